@@ -1,0 +1,241 @@
+//! The free list and the reference counts.
+
+use std::hint::black_box;
+
+use crate::blocks::BlockId;
+use crate::error::PoolError;
+
+/// How far in front of the head of the queue a block's node is fetched into the cache.
+const LOOKAHEAD: usize = 16;
+
+/// One block: a member of the free list, or in use.
+///
+/// 16 bytes, so that no node straddles two cache lines and an operation touches one line that is not in the cache yet.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+struct Node {
+    /// Owners; a block is in the free list iff it has none.
+    refs: u32,
+    /// The free block before this one.
+    prev: u32,
+    /// The free block behind this one.
+    next: u32,
+    /// The block that was [`LOOKAHEAD`] places behind this one when it was freed: a hint, which may be out of date.
+    ahead: u32,
+}
+
+/// Hands out blocks and counts their owners.
+///
+/// Free blocks form a queue: the one freed longest ago goes out first, so what a freed block holds survives as long
+/// as possible. Every operation takes constant time, and none allocates memory.
+#[derive(Debug)]
+pub struct BlockPool {
+    /// One node per block and a last one that closes the free list to a ring: its `next` is the head and its `prev`
+    /// the tail, which saves every operation the question whether the list is empty.
+    nodes: Vec<Node>,
+    num_free: u32,
+    /// The latest blocks that went to the end of the queue, in a ring; they still wait for their `ahead`.
+    recent: [u32; LOOKAHEAD],
+    /// The oldest of them.
+    oldest: usize,
+}
+
+impl BlockPool {
+    /// A pool whose blocks are all free; they go out in the order of their ids.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyBlocks`] if ids would go beyond [`BlockId::MAX`], [`PoolError::HostMemory`] if the
+    /// bookkeeping does not fit into memory.
+    pub fn new(num_blocks: u32) -> Result<Self, PoolError> {
+        let limit = BlockId::MAX.get() + 1;
+        if num_blocks > limit {
+            return Err(PoolError::TooManyBlocks { num_blocks, limit });
+        }
+        let len = num_blocks as usize + 1;
+        let mut nodes = Vec::new();
+        nodes
+            .try_reserve_exact(len)
+            .map_err(|_| PoolError::HostMemory { bytes: len as u64 * size_of::<Node>() as u64 })?;
+        // Ids are at most 2^31, so the sums do not overflow.
+        nodes.extend((0..=num_blocks).map(|id| Node {
+            refs: 0,
+            prev: id.checked_sub(1).unwrap_or(num_blocks),
+            next: if id == num_blocks { 0 } else { id + 1 },
+            ahead: (id + LOOKAHEAD as u32).min(num_blocks),
+        }));
+        let recent = std::array::from_fn(|place| {
+            let from_end = (LOOKAHEAD - place) as u32;
+            num_blocks.checked_sub(from_end).unwrap_or(num_blocks)
+        });
+        Ok(Self { nodes, num_free: num_blocks, recent, oldest: 0 })
+    }
+
+    /// Blocks in the pool.
+    pub fn num_blocks(&self) -> u32 {
+        (self.nodes.len() - 1) as u32
+    }
+
+    /// Blocks that [`allocate`](Self::allocate) can still hand out.
+    pub fn num_free(&self) -> u32 {
+        self.num_free
+    }
+
+    /// Owners of a block; 0 if it is free.
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfRange`] for a block of another pool.
+    pub fn ref_count(&self, block: BlockId) -> Result<u32, PoolError> {
+        Ok(self.node(block)?.refs)
+    }
+
+    /// Hands out the block that has been free the longest, with one owner.
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBlocks`] if none is free.
+    #[inline]
+    pub fn allocate(&mut self) -> Result<BlockId, PoolError> {
+        if self.num_free == 0 {
+            return Err(self.out_of_blocks(1));
+        }
+        Ok(self.pop_front())
+    }
+
+    /// Fills `out` with newly allocated blocks, or allocates none at all.
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBlocks`] if fewer are free than `out` has places.
+    pub fn allocate_into(&mut self, out: &mut [u32]) -> Result<(), PoolError> {
+        if out.len() as u64 > u64::from(self.num_free) {
+            return Err(self.out_of_blocks(out.len() as u64));
+        }
+        for place in out {
+            *place = self.pop_front().get();
+        }
+        Ok(())
+    }
+
+    /// Takes one particular free block out of the queue, for someone who still wants what it holds.
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`] or [`PoolError::OutOfRange`].
+    pub fn take(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let node = self.node(block)?;
+        if node.refs > 0 {
+            return Err(PoolError::InUse { block, refs: node.refs });
+        }
+        self.unlink(block.get(), node);
+        Ok(())
+    }
+
+    /// Adds an owner.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`], [`PoolError::TooManyOwners`] or [`PoolError::OutOfRange`].
+    pub fn retain(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let refs = self.refs_in_use(block)?;
+        let more = refs.checked_add(1).ok_or(PoolError::TooManyOwners { block, limit: u32::MAX })?;
+        self.nodes[block.get() as usize].refs = more;
+        Ok(())
+    }
+
+    /// Drops an owner; the last one sends the block to the end of the queue. Returns whether that happened.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAllocated`] for a block freed before, or [`PoolError::OutOfRange`].
+    #[inline]
+    pub fn free(&mut self, block: BlockId) -> Result<bool, PoolError> {
+        let refs = self.refs_in_use(block)?;
+        if refs > 1 {
+            self.nodes[block.get() as usize].refs = refs - 1;
+            return Ok(false);
+        }
+        let ring = self.num_blocks();
+        let tail = self.nodes[ring as usize].prev;
+        self.link(block.get(), tail, ring);
+        let oldest = std::mem::replace(&mut self.recent[self.oldest], block.get());
+        self.nodes[oldest as usize].ahead = block.get();
+        self.oldest = (self.oldest + 1) % LOOKAHEAD;
+        Ok(true)
+    }
+
+    /// Undoes the latest allocation that was not undone yet: the block returns to the head of the queue.
+    pub(crate) fn unallocate(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let refs = self.refs_in_use(block)?;
+        if refs > 1 {
+            return Err(PoolError::InUse { block, refs });
+        }
+        let ring = self.num_blocks();
+        let head = self.nodes[ring as usize].next;
+        self.link(block.get(), ring, head);
+        Ok(())
+    }
+
+    /// The free blocks in the order in which they would go out.
+    pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let ring = self.num_blocks();
+        let mut at = ring;
+        std::iter::from_fn(move || {
+            at = self.nodes[at as usize].next;
+            if at == ring { None } else { BlockId::new(at) }
+        })
+    }
+
+    fn out_of_blocks(&self, needed: u64) -> PoolError {
+        PoolError::OutOfBlocks { needed, free: self.num_free, total: self.num_blocks() }
+    }
+
+    fn node(&self, block: BlockId) -> Result<Node, PoolError> {
+        let num_blocks = self.num_blocks();
+        if block.get() >= num_blocks {
+            return Err(PoolError::OutOfRange { block, num_blocks });
+        }
+        Ok(self.nodes[block.get() as usize])
+    }
+
+    fn refs_in_use(&self, block: BlockId) -> Result<u32, PoolError> {
+        let node = self.node(block)?;
+        if node.refs == 0 {
+            return Err(PoolError::NotAllocated { block });
+        }
+        Ok(node.refs)
+    }
+
+    /// Takes the head of the queue; the caller has seen that there is one.
+    #[inline]
+    fn pop_front(&mut self) -> BlockId {
+        let ring = self.num_blocks();
+        let head = self.nodes[ring as usize].next;
+        let node = self.nodes[head as usize];
+        // In a well-used pool the queue jumps about in memory, and each hop would wait for the one before. Loading the
+        // node of a later block now lets many of those waits overlap.
+        black_box(self.nodes[node.ahead as usize].refs);
+        // As `unlink` does, but the block before the head is known to be the ring's end.
+        self.nodes[ring as usize].next = node.next;
+        self.nodes[node.next as usize].prev = ring;
+        self.nodes[head as usize].refs = 1;
+        self.num_free -= 1;
+        BlockId::new(head).expect("the free list holds block ids only")
+    }
+
+    /// Takes a free block out of the list and gives it one owner.
+    fn unlink(&mut self, id: u32, node: Node) {
+        self.nodes[node.prev as usize].next = node.next;
+        self.nodes[node.next as usize].prev = node.prev;
+        self.nodes[id as usize].refs = 1;
+        self.num_free -= 1;
+    }
+
+    /// Puts a block without owners between two neighbours of the list.
+    fn link(&mut self, id: u32, prev: u32, next: u32) {
+        let node = &mut self.nodes[id as usize];
+        node.refs = 0;
+        node.prev = prev;
+        node.next = next;
+        self.nodes[prev as usize].next = id;
+        self.nodes[next as usize].prev = id;
+        self.num_free += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

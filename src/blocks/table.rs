@@ -1,0 +1,54 @@
+//! The block tables of all sequences, as the device sees them.
+
+/// `[max_sequences, max_blocks_per_seq]` block numbers, row-major: the host's copy of the device's table.
+///
+/// Only the leading entries of a row belong to its sequence; whoever reads a row knows how many. What lies behind
+/// them may be left over from earlier owners.
+#[derive(Clone, Debug)]
+pub struct BlockTables {
+    words: Vec<u32>,
+    columns: u32,
+}
+
+impl BlockTables {
+    /// An empty table, or `None` if there is no memory for it.
+    pub(crate) fn new(rows: u32, columns: u32) -> Option<Self> {
+        let entries = usize::try_from(u64::from(rows) * u64::from(columns)).ok()?;
+        let mut words = Vec::new();
+        words.try_reserve_exact(entries).ok()?;
+        words.resize(entries, 0);
+        Some(Self { words, columns })
+    }
+
+    /// Columns of a row: the most blocks a sequence can have.
+    pub fn columns(&self) -> u32 {
+        self.columns
+    }
+
+    /// Rows: the most sequences.
+    pub fn rows(&self) -> u32 {
+        (self.words.len() / self.columns as usize) as u32
+    }
+
+    /// The whole table, in the layout of the device's buffer.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Element index of the first entry of a row.
+    pub fn base(&self, row: u32) -> u32 {
+        // The table has at most 2^30 entries.
+        row * self.columns
+    }
+
+    /// The entries of a row, unused ones included.
+    pub(crate) fn row(&self, row: u32) -> &[u32] {
+        let base = self.base(row) as usize;
+        &self.words[base..base + self.columns as usize]
+    }
+
+    pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u32] {
+        let base = self.base(row) as usize;
+        &mut self.words[base..base + self.columns as usize]
+    }
+}

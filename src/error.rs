@@ -1,0 +1,382 @@
+//! What can go wrong on the host, one enum per stage.
+//!
+//! Every variant carries the offending value and the limit it broke, and its message ends with the way out.
+//! Whatever returns one of these has left the cache as it was.
+
+use crate::blocks::{BlockId, SeqId};
+
+/// A [`CacheConfig`](crate::config::CacheConfig) that describes no possible cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A size lies outside the range that the kernels and the 32-bit ids can serve.
+    #[error("{name} is {value}, outside {min}..={max}; choose a value in that range")]
+    OutOfRange {
+        /// The field of the configuration.
+        name: &'static str,
+        /// What it held.
+        value: u64,
+        /// The smallest accepted value.
+        min: u64,
+        /// The largest accepted value.
+        max: u64,
+    },
+    /// Nothing says how large the pool should be.
+    #[error("the pool has no size; set num_blocks or memory_budget_bytes")]
+    NoPoolSize,
+    /// Two sizes were given for one pool, and they need not agree.
+    #[error("num_blocks is {num_blocks} and memory_budget_bytes is {memory_budget_bytes}; set only one of them")]
+    TwoPoolSizes {
+        /// The size in blocks.
+        num_blocks: u32,
+        /// The size in bytes.
+        memory_budget_bytes: u64,
+    },
+    /// The budget does not pay for a single block.
+    #[error(
+        "memory_budget_bytes is {budget}, but one block of {block_size} tokens takes {block_bytes} bytes; \
+         raise the budget to at least that"
+    )]
+    BudgetTooSmall {
+        /// The budget in bytes.
+        budget: u64,
+        /// K and V bytes of one block over all layers.
+        block_bytes: u64,
+        /// Tokens in one block; `max_seq_len` for a contiguous cache.
+        block_size: u32,
+    },
+    /// A contiguous cache is too small for one sequence of full length.
+    #[error(
+        "{num_blocks} blocks of {block_size} tokens hold {tokens} tokens, but a contiguous sequence reserves \
+         {max_seq_len}; raise num_blocks or lower max_seq_len"
+    )]
+    PoolTooSmall {
+        /// Configured blocks.
+        num_blocks: u32,
+        /// Configured tokens per block.
+        block_size: u32,
+        /// Their product.
+        tokens: u64,
+        /// Tokens that every contiguous sequence reserves.
+        max_seq_len: u32,
+    },
+    /// More slots than a `u32` can number, the highest value being the one that means "skip".
+    #[error(
+        "{num_blocks} blocks of {block_size} tokens make {slots} slots, more than the {limit} that a slot \
+         number can tell apart; use fewer or smaller blocks"
+    )]
+    TooManySlots {
+        /// Blocks in the pool, as configured or as the budget would pay for.
+        num_blocks: u64,
+        /// Tokens per block.
+        block_size: u32,
+        /// Their product.
+        slots: u64,
+        /// The most slots a pool may have.
+        limit: u64,
+    },
+    /// The block tables of all sequences together are too large.
+    #[error(
+        "{max_sequences} sequences of {max_blocks_per_seq} blocks need {entries} table entries, more than \
+         {limit}; lower max_sequences or max_seq_len, or use larger blocks"
+    )]
+    TableTooLarge {
+        /// Rows of the table.
+        max_sequences: u32,
+        /// Columns of the table.
+        max_blocks_per_seq: u32,
+        /// Their product.
+        entries: u64,
+        /// The most entries the table may have.
+        limit: u64,
+    },
+    /// The cache would have more bytes than a `u64` can count.
+    #[error("{num_blocks} blocks of {block_bytes} bytes are more than {limit} bytes; use fewer blocks or layers")]
+    CacheTooLarge {
+        /// Blocks in the pool.
+        num_blocks: u32,
+        /// K and V bytes of one block over all layers.
+        block_bytes: u64,
+        /// The largest countable size.
+        limit: u64,
+    },
+    /// The name of a storage format is not known.
+    #[error("unknown KV format {given:?}; use f32 or f16")]
+    UnknownFormat {
+        /// The name as it was given.
+        given: String,
+    },
+}
+
+/// A pool that cannot be cut into pieces a device can bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Even a single KV head of one layer exceeds the binding limit.
+    #[error(
+        "one KV head of one layer takes {head_bytes} bytes, more than a binding of {limit}; \
+         use at most {max_blocks} blocks instead of {num_blocks}"
+    )]
+    HeadTooLarge {
+        /// Bytes of one head's keys in one layer.
+        head_bytes: u64,
+        /// The effective limit of one binding.
+        limit: u64,
+        /// Blocks in the pool.
+        num_blocks: u32,
+        /// The largest number of blocks that would fit.
+        max_blocks: u64,
+    },
+}
+
+/// A request that the [`BlockPool`](crate::blocks::BlockPool) refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// Nothing was allocated.
+    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
+    OutOfBlocks {
+        /// Blocks asked for.
+        needed: u64,
+        /// Blocks free at that moment.
+        free: u32,
+        /// Blocks in the pool.
+        total: u32,
+    },
+    /// The id does not belong to this pool.
+    #[error("block {block} is not in this pool of {num_blocks}; use ids that this pool handed out")]
+    OutOfRange {
+        /// The id as given.
+        block: BlockId,
+        /// Blocks in the pool.
+        num_blocks: u32,
+    },
+    /// The block is free already: freed twice, or never allocated.
+    #[error("block {block} is free; free or retain a block only while it is allocated")]
+    NotAllocated {
+        /// The id as given.
+        block: BlockId,
+    },
+    /// The block is in use, so it is not there to be taken.
+    #[error("block {block} is in use by {refs} owners; retain it instead of taking it")]
+    InUse {
+        /// The id as given.
+        block: BlockId,
+        /// Its owners.
+        refs: u32,
+    },
+    /// The reference count of a block is at its maximum.
+    #[error("block {block} has {limit} owners, the most it can have; copy it instead of sharing it")]
+    TooManyOwners {
+        /// The id as given.
+        block: BlockId,
+        /// The largest reference count.
+        limit: u32,
+    },
+    /// More blocks than ids exist for.
+    #[error("a pool of {num_blocks} blocks is larger than {limit}; use fewer blocks")]
+    TooManyBlocks {
+        /// Blocks asked for.
+        num_blocks: u32,
+        /// The largest pool.
+        limit: u32,
+    },
+    /// The host could not give the memory for the bookkeeping.
+    #[error("no host memory for {bytes} bytes of block bookkeeping; use fewer blocks")]
+    HostMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+}
+
+/// A request that the [`CacheManager`](crate::blocks::CacheManager) refuses, [`reserve`] apart.
+///
+/// [`reserve`]: crate::blocks::CacheManager::reserve
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// The sequence was released, or the handle comes from elsewhere.
+    #[error("{seq} is stale: it was released; create a new sequence")]
+    StaleSequence {
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// Every row of the block table is taken.
+    #[error("all {limit} sequences are in use; release one or raise max_sequences")]
+    TooManySequences {
+        /// Sequences that may live at a time.
+        limit: u32,
+    },
+    /// The sequence takes part in the step that is still open.
+    #[error("{seq} is part of the open step; commit or roll back before releasing it")]
+    SequenceInStep {
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// There is no reservation to commit or roll back.
+    #[error("no step is open; reserve one first")]
+    NoOpenStep,
+    /// The plan does not belong to the open reservation of this manager.
+    #[error("this plan is not the open step of this manager; pass the plan that reserve filled")]
+    WrongPlan,
+    /// The host could not give the memory for the bookkeeping.
+    #[error("no host memory for {bytes} bytes of tables; lower max_sequences or max_seq_len")]
+    HostMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The pool refused; a contiguous cache takes its block when a sequence is created.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// Why a step could not be reserved. Counts, tables and the order of the free list are as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// The previous step was neither committed nor rolled back.
+    #[error("a step is already open; commit or roll it back first")]
+    StepOpen,
+    /// The sequence was released, or the handle comes from elsewhere.
+    #[error("request {request}: {seq} is stale: it was released; create a new sequence")]
+    StaleSequence {
+        /// Position in the requests.
+        request: usize,
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// A sequence can grow once per step only.
+    #[error("request {request}: {seq} appears twice in one step; add up its tokens in one request")]
+    DuplicateSequence {
+        /// Position of the second mention.
+        request: usize,
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// The sequence would outgrow its table row.
+    #[error(
+        "request {request}: {len} tokens and {new_tokens} new ones exceed max_seq_len {max_seq_len}; \
+         stop the sequence or raise the limit"
+    )]
+    TooLong {
+        /// Position in the requests.
+        request: usize,
+        /// Tokens already in the cache.
+        len: u32,
+        /// Tokens to be added.
+        new_tokens: u32,
+        /// The limit of one sequence.
+        max_seq_len: u32,
+    },
+    /// The pool cannot hold the new tokens.
+    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
+    OutOfBlocks {
+        /// Blocks that the whole step needs.
+        needed: u64,
+        /// Blocks free at that moment.
+        free: u32,
+        /// Blocks in the pool.
+        total: u32,
+    },
+    /// The step is too large to be described to the device.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Tables of an engine that describe no possible step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// Two arrays disagree about the number of sequences or tokens.
+    #[error("{name} has {actual} elements instead of {expected}; make the arrays agree")]
+    Length {
+        /// The argument.
+        name: &'static str,
+        /// Elements that the other arguments call for.
+        expected: u64,
+        /// Elements it has.
+        actual: u64,
+    },
+    /// Query offsets must count from the first token of the batch.
+    #[error("cu_seqlens_q[0] is {value}; it must be 0")]
+    QueryStart {
+        /// What it held.
+        value: u32,
+    },
+    /// Query offsets went backwards.
+    #[error("cu_seqlens_q[{index}] is {value}, below the {previous} before it; offsets never decrease")]
+    QueryOrder {
+        /// Position of the smaller offset.
+        index: usize,
+        /// The offset before it.
+        previous: u32,
+        /// What it held.
+        value: u32,
+    },
+    /// A sequence is longer than its table row or than the cache allows.
+    #[error("seq_lens[{row}] is {seq_len}, more than {limit}; give the table more columns or raise max_seq_len")]
+    SeqTooLong {
+        /// The sequence.
+        row: usize,
+        /// Its length.
+        seq_len: u32,
+        /// The longest it could be: `max_blocks * block_size`, or `max_seq_len` where that is less.
+        limit: u64,
+    },
+    /// A used column names a block outside the pool.
+    #[error("block_table[{row}, {col}] is block {id}, but the pool has {num_blocks}; correct the table")]
+    InvalidBlock {
+        /// The sequence.
+        row: usize,
+        /// The logical block.
+        col: usize,
+        /// What the table held.
+        id: u32,
+        /// Blocks in the pool.
+        num_blocks: u32,
+    },
+    /// A slot is negative without being the padding value -1, or lies behind the pool.
+    #[error("slot_mapping[{index}] is {slot}, outside 0..{num_slots}; use -1 for padding")]
+    InvalidSlot {
+        /// The query token.
+        index: usize,
+        /// What the mapping held.
+        slot: i64,
+        /// Slots in the pool.
+        num_slots: u64,
+    },
+    /// The plan belongs to a reservation that would be lost.
+    #[error("this plan holds an open step; commit or roll it back first")]
+    StepOpen,
+    /// The step is too large to be described to the device.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// A step whose sizes do not fit the 32-bit words that describe it to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A count is beyond its limit.
+    #[error("the step has {value} {what}, more than {limit}; split it into smaller steps")]
+    TooLarge {
+        /// What was counted.
+        what: &'static str,
+        /// The count.
+        value: u64,
+        /// The largest that can be described.
+        limit: u64,
+    },
+    /// A dispatch was asked for with a size of zero where a size is needed.
+    #[error("{name} is 0; it must be at least 1")]
+    Zero {
+        /// The argument.
+        name: &'static str,
+    },
+    /// The host could not give the memory for the arrays of the step.
+    #[error("no host memory for a step of {rows} rows; split it into smaller steps")]
+    HostMemory {
+        /// Rows of the step.
+        rows: u64,
+    },
+}

@@ -1,0 +1,120 @@
+//! Buffers for the words of steps that are in flight.
+//!
+//! `Queue::write_buffer` takes effect before everything in the next submit, so two steps of one submit need two
+//! buffers. A step therefore *leases* an arena, and gets one that the device has finished with: it comes back when the
+//! command buffer it was recorded into has run, or was dropped, and the [`Step`](super::Step) is gone as well. After a
+//! few steps no new arena is made.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::GpuError;
+use super::pipeline::{SharedLayouts, bind_group};
+use super::scope::scoped;
+
+/// One step's buffer, and the bind groups that read it.
+#[derive(Debug)]
+pub(super) struct Arena {
+    pub(super) words: wgpu::Buffer,
+    /// With the resident tables, read.
+    pub(super) resident: wgpu::BindGroup,
+    /// With tables that travel in the same words.
+    pub(super) inline: wgpu::BindGroup,
+    /// With the resident tables, written.
+    pub(super) update: wgpu::BindGroup,
+    /// The words on the host, kept for its capacity.
+    pub(super) staging: Vec<u32>,
+}
+
+/// The arenas that no step uses.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ArenaPool {
+    idle: Arc<Mutex<Vec<Arena>>>,
+}
+
+impl ArenaPool {
+    /// An arena of at least `bytes`.
+    pub(super) fn lease(
+        &self,
+        device: &wgpu::Device,
+        layouts: &SharedLayouts,
+        tables: &wgpu::Buffer,
+        bytes: u64,
+    ) -> Result<Lease, GpuError> {
+        let found = {
+            let mut idle = self.lock();
+            let at = idle.iter().position(|arena| arena.words.size() >= bytes);
+            // None fits: one that is too small gives way to the larger one made below.
+            let at = at.or_else(|| idle.len().checked_sub(1));
+            at.map(|at| idle.swap_remove(at))
+        };
+        let arena = match found {
+            Some(arena) if arena.words.size() >= bytes => arena,
+            _ => Arena::new(device, layouts, tables, bytes.next_power_of_two().max(4096))?,
+        };
+        Ok(Lease { arena: Some(arena), pool: self.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arena>> {
+        // The vector is whole whenever the lock is free, whatever panicked elsewhere.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Arena {
+    fn new(
+        device: &wgpu::Device,
+        layouts: &SharedLayouts,
+        tables: &wgpu::Buffer,
+        bytes: u64,
+    ) -> Result<Self, GpuError> {
+        scoped(device, "a step's words", bytes, || {
+            let words = device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("paged.step_words"),
+                size: bytes,
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            });
+            let group = |label, layout, tables: &wgpu::Buffer| {
+                bind_group(
+                    device,
+                    label,
+                    layout,
+                    &[words.as_entire_buffer_binding(), tables.as_entire_buffer_binding()],
+                )
+            };
+            Self {
+                resident: group("paged.step", &layouts.step, tables),
+                inline: group("paged.step_inline", &layouts.step, &words),
+                update: group("paged.step_update", &layouts.step_update, tables),
+                words,
+                staging: Vec::new(),
+            }
+        })
+    }
+}
+
+/// The right to use an arena; dropping it gives the arena back.
+#[derive(Debug)]
+pub(super) struct Lease {
+    /// Present until the lease is dropped.
+    arena: Option<Arena>,
+    pool: ArenaPool,
+}
+
+impl Lease {
+    pub(super) fn arena(&self) -> Option<&Arena> {
+        self.arena.as_ref()
+    }
+
+    pub(super) fn arena_mut(&mut self) -> Option<&mut Arena> {
+        self.arena.as_mut()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.take() {
+            self.pool.lock().push(arena);
+        }
+    }
+}

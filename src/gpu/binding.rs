@@ -1,0 +1,63 @@
+//! Checks of the caller's buffers, before anything is recorded.
+
+use super::error::GpuError;
+use super::profile::DeviceProfile;
+use crate::error::PlanError;
+use crate::plan::workgroups;
+
+/// A caller's slice, checked, as a binding of exactly the bytes that are needed.
+pub(super) fn storage_binding<'a>(
+    argument: &'static str,
+    slice: wgpu::BufferSlice<'a>,
+    elements: u64,
+    profile: &DeviceProfile,
+) -> Result<wgpu::BufferBinding<'a>, GpuError> {
+    let usage = wgpu::BufferUsages::STORAGE;
+    if !slice.buffer().usage().contains(usage) {
+        return Err(GpuError::Usage { argument, needed: usage });
+    }
+    if !slice.offset().is_multiple_of(profile.offset_alignment.into()) {
+        return Err(GpuError::Alignment { argument, offset: slice.offset(), alignment: profile.offset_alignment });
+    }
+    let needed = element_bytes(argument, elements, profile)?;
+    if slice.size() < needed {
+        return Err(GpuError::TooSmall { argument, given: slice.size(), needed });
+    }
+    Ok(wgpu::BufferBinding { buffer: slice.buffer(), offset: slice.offset(), size: wgpu::BufferSize::new(needed) })
+}
+
+/// Bytes of `elements` 4-byte elements, if one binding may hold them and 32 bits number them.
+pub(super) fn element_bytes(what: &'static str, elements: u64, profile: &DeviceProfile) -> Result<u64, GpuError> {
+    let limit = profile.max_binding_bytes.min(4 * u64::from(u32::MAX));
+    let needed = elements.saturating_mul(4);
+    if needed > limit {
+        return Err(GpuError::Limit { what, needed, limit });
+    }
+    Ok(needed)
+}
+
+/// Refuses a buffer that a dispatch would both read and write.
+pub(super) fn check_disjoint(
+    read: &[(&'static str, &wgpu::Buffer)],
+    written: &[(&'static str, &wgpu::Buffer)],
+) -> Result<(), GpuError> {
+    for (read, read_buffer) in read {
+        for (written, written_buffer) in written {
+            if read_buffer == written_buffer {
+                return Err(GpuError::SharedBuffer { read, written });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The grid for `items`, of which a workgroup serves `per_group`; the kernels number them in 32 bits.
+pub(super) fn grid(items: u64, per_group: u32, profile: &DeviceProfile) -> Result<[u32; 3], GpuError> {
+    let [x, y, z] = workgroups(items, per_group, profile.max_workgroups_per_dim)?;
+    let value = u64::from(x) * u64::from(y) * u64::from(per_group);
+    let limit = u64::from(u32::MAX);
+    if value > limit {
+        return Err(PlanError::TooLarge { what: "invocations", value, limit }.into());
+    }
+    Ok([x, y, z])
+}

@@ -1,0 +1,330 @@
+//! The cache on a device: pools of all layers, resident block tables, and the recording of a step.
+
+use std::sync::Arc;
+
+use wgpu::util::DeviceExt;
+
+use super::arena::{Arena, ArenaPool, Lease};
+use super::binding::{element_bytes, grid, storage_binding};
+use super::error::GpuError;
+use super::params::AppendParams;
+use super::pipeline::{SharedLayouts, Slot, bind_group, bind_group_layout, compile};
+use super::profile::DeviceProfile;
+use super::scope::{Liveness, scoped};
+use super::shader::{APPEND_LANES, Kernel, UPDATE_LANES};
+use super::shape::KvShape;
+use crate::layout::{KvLayout, Segments};
+use crate::plan::{StepPlan, TableSource};
+
+/// K and V of all layers on a device, with the block tables of all sequences.
+///
+/// It records into the caller's encoder and pass; it never submits, waits or reads back. Which block belongs to whom is
+/// decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), or by an engine that hands over its own tables
+/// through [`StepPlan::plan_tables`].
+#[derive(Debug)]
+pub struct KvCache {
+    device: wgpu::Device,
+    layout: KvLayout,
+    profile: DeviceProfile,
+    pub(super) layouts: SharedLayouts,
+    /// `[num_layers][segments]`
+    layers: Vec<Vec<Segment>>,
+    tables: wgpu::Buffer,
+    append_io: wgpu::BindGroupLayout,
+    append: wgpu::ComputePipeline,
+    table_update: wgpu::ComputePipeline,
+    arenas: ArenaPool,
+    liveness: Liveness,
+}
+
+/// The KV heads of one layer that share a pair of bindings.
+#[derive(Debug)]
+pub struct Segment {
+    /// First KV head.
+    pub first_head: u32,
+    /// KV heads.
+    pub num_heads: u32,
+    /// K: `[num_blocks, num_heads, block_size, row_units]` units of 16 bytes.
+    pub k: wgpu::Buffer,
+    /// V, alike.
+    pub v: wgpu::Buffer,
+    pub(super) read: wgpu::BindGroup,
+    write: wgpu::BindGroup,
+    append_params: wgpu::Buffer,
+}
+
+/// A step whose words are on their way to the device; serves all layers.
+///
+/// Keep it until the encoder given to [`KvCache::begin_step`] has been submitted, or dropped.
+#[derive(Debug)]
+pub struct Step {
+    lease: Arc<Lease>,
+    layout: KvLayout,
+    source: TableSource,
+    pub(super) num_rows: u32,
+    pub(super) num_tokens: u32,
+    pub(super) num_splits: u32,
+    pub(super) num_partials: u32,
+    pub(super) max_splits_per_row: u32,
+    pub(super) split_tokens: u32,
+}
+
+impl KvCache {
+    /// Creates the pools on `device`, with the kernels' form chosen for it.
+    ///
+    /// # Errors
+    /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, [`GpuError::Limit`] if a buffer would
+    /// be too large, [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
+    pub fn new(device: &wgpu::Device, layout: &KvLayout) -> Result<Self, GpuError> {
+        Self::with_profile(device, layout, DeviceProfile::of(device))
+    }
+
+    /// Like [`new`](Self::new), with a profile of the caller's; for tests and for tuning.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
+        let liveness = Liveness::new(device)?;
+        let segments = layout.segments(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
+        let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
+        let table_bytes = element_bytes("the block tables", table_words, &profile)?;
+        let layouts = scoped(device, "bind group layouts", 0, || SharedLayouts::new(device))?;
+        let append_io = scoped(device, "bind group layouts", 0, || {
+            bind_group_layout(device, "paged.append_io", &[Slot::Uniform, Slot::Read, Slot::Read])
+        })?;
+        let append = compile(
+            device,
+            &Kernel::KvAppend { kv: KvShape::of(layout) },
+            &[&layouts.step, &layouts.pools_append, &append_io],
+        )?;
+        let table_update = compile(device, &Kernel::TableUpdate, &[&layouts.step_update])?;
+        let tables = scoped(device, "the block tables", table_bytes, || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("paged.tables"),
+                size: table_bytes,
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: false,
+            })
+        })?;
+        let layers = (0..layout.num_layers())
+            .map(|layer| new_layer(device, layout, &layouts, &segments, layer))
+            .collect::<Result<_, _>>()?;
+        // Out of memory can also mean that the device went away.
+        liveness.check()?;
+        Ok(Self {
+            device: device.clone(),
+            layout: layout.clone(),
+            profile,
+            layouts,
+            layers,
+            tables,
+            append_io,
+            append,
+            table_update,
+            arenas: ArenaPool::default(),
+            liveness,
+        })
+    }
+
+    /// The shape of the cache.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// The form of the kernels and the limits they keep.
+    pub fn profile(&self) -> &DeviceProfile {
+        &self.profile
+    }
+
+    /// The device that the cache was made on.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.device
+    }
+
+    /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests.
+    ///
+    /// # Errors
+    /// [`GpuError::Layer`] if there is no such layer.
+    pub fn segments(&self, layer: u32) -> Result<&[Segment], GpuError> {
+        let missing = GpuError::Layer { layer, num_layers: self.layout.num_layers() };
+        self.layers.get(layer as usize).map(Vec::as_slice).ok_or(missing)
+    }
+
+    /// An empty plan with the split length of this device.
+    pub fn new_plan(&self) -> StepPlan {
+        StepPlan::new(self.profile.split_tokens)
+    }
+
+    /// Sends a plan to the device, once for all layers, and records the changes of the block tables.
+    ///
+    /// Record the step into `encoder`, or into encoders submitted after it. Steps must be submitted in the order in
+    /// which they were begun. The upload is as long as the batch, whatever the context.
+    ///
+    /// # Errors
+    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::Limit`] for a plan larger than a binding,
+    /// [`GpuError::LoopRounds`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`]. Nothing is recorded then.
+    pub fn begin_step(
+        &self,
+        queue: &wgpu::Queue,
+        encoder: &mut wgpu::CommandEncoder,
+        plan: &StepPlan,
+    ) -> Result<Step, GpuError> {
+        if !plan.fits(&self.layout) {
+            return Err(GpuError::Foreign { what: "plan" });
+        }
+        let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, &self.profile)?;
+        let updates = grid(plan.updates().len() as u64, UPDATE_LANES, &self.profile)?;
+        self.liveness.check()?;
+        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, bytes)?;
+        if let Some(Arena { words, staging, update, .. }) = lease.arena_mut() {
+            plan.encode(staging);
+            queue.write_buffer(words, 0, bytemuck::cast_slice(staging));
+            if updates[0] > 0 {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                    label: Some("paged.table_update"),
+                    timestamp_writes: None,
+                });
+                pass.set_pipeline(&self.table_update);
+                pass.set_bind_group(0, &*update, &[]);
+                pass.dispatch_workgroups(updates[0], updates[1], updates[2]);
+            }
+        }
+        let lease = Arc::new(lease);
+        let in_flight = Arc::clone(&lease);
+        encoder.on_submitted_work_done(move || drop(in_flight));
+        Ok(Step {
+            lease,
+            layout: self.layout.clone(),
+            source: plan.table_source(),
+            num_rows: plan.num_rows(),
+            num_tokens: plan.num_tokens(),
+            num_splits: plan.num_splits(),
+            num_partials: plan.num_partials(),
+            max_splits_per_row: plan.max_splits_per_row(),
+            split_tokens: plan.split_tokens(),
+        })
+    }
+
+    /// Records the append of a step's K and V rows to one layer.
+    ///
+    /// `k`, `v`: `[num_tokens, num_kv_heads, head_dim]`, row-major f32, in the order of [`StepPlan::slots`]; the buffers
+    /// need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. A row whose slot is
+    /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not written.
+    ///
+    /// # Errors
+    /// [`GpuError::Layer`], [`GpuError::Foreign`], or an error that names the buffer; nothing is recorded then.
+    pub fn append(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        step: &Step,
+        layer: u32,
+        k: wgpu::BufferSlice<'_>,
+        v: wgpu::BufferSlice<'_>,
+    ) -> Result<(), GpuError> {
+        let segments = self.segments(layer)?;
+        let step_group = step.bind_group(&self.layout)?;
+        if step.num_tokens == 0 {
+            return Ok(());
+        }
+        let row = u64::from(self.layout.num_kv_heads()) * u64::from(self.layout.head_dim());
+        let elements = u64::from(step.num_tokens) * row;
+        let k = storage_binding("k", k, elements, &self.profile)?;
+        let v = storage_binding("v", v, elements, &self.profile)?;
+        let mut dispatches = Vec::with_capacity(segments.len());
+        for segment in segments {
+            let rows = u64::from(step.num_tokens) * u64::from(segment.num_heads);
+            let grid = grid(rows * u64::from(self.layout.row_units()), APPEND_LANES, &self.profile)?;
+            let io = scoped(&self.device, "the bindings of k and v", 0, || {
+                let params = segment.append_params.as_entire_buffer_binding();
+                bind_group(&self.device, "paged.append_io", &self.append_io, &[params, k.clone(), v.clone()])
+            })?;
+            dispatches.push((segment, io, grid));
+        }
+        pass.set_pipeline(&self.append);
+        pass.set_bind_group(0, step_group, &[]);
+        for (segment, io, [x, y, z]) in &dispatches {
+            pass.set_bind_group(1, &segment.write, &[]);
+            pass.set_bind_group(2, io, &[]);
+            pass.dispatch_workgroups(*x, *y, *z);
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    /// Query tokens: rows of the output.
+    pub fn num_rows(&self) -> u32 {
+        self.num_rows
+    }
+
+    /// Tokens to append: rows of K and V.
+    pub fn num_tokens(&self) -> u32 {
+        self.num_tokens
+    }
+
+    /// Bind group 0, for a cache of this shape.
+    pub(super) fn bind_group(&self, layout: &KvLayout) -> Result<&wgpu::BindGroup, GpuError> {
+        let foreign = GpuError::Foreign { what: "step" };
+        if self.layout != *layout {
+            return Err(foreign);
+        }
+        let arena = self.lease.arena().ok_or(foreign)?;
+        Ok(match self.source {
+            TableSource::Resident => &arena.resident,
+            TableSource::Inline => &arena.inline,
+        })
+    }
+}
+
+fn new_layer(
+    device: &wgpu::Device,
+    layout: &KvLayout,
+    layouts: &SharedLayouts,
+    segments: &Segments,
+    layer: u32,
+) -> Result<Vec<Segment>, GpuError> {
+    let pool = |name: &str, bytes| {
+        scoped(device, "a pool of K or V", bytes, || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(&format!("paged.{name}[{layer}]")),
+                size: bytes,
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        })
+    };
+    segments
+        .iter()
+        .map(|(first_head, num_heads)| {
+            let bytes = layout.segment_bytes(num_heads);
+            let (k, v) = (pool("k", bytes)?, pool("v", bytes)?);
+            scoped(device, "the bindings of a pool", 0, || {
+                let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
+                let params = AppendParams {
+                    first_kv_head: first_head,
+                    num_kv_heads: num_heads,
+                    total_kv_heads: layout.num_kv_heads(),
+                    padding: 0,
+                };
+                Segment {
+                    first_head,
+                    num_heads,
+                    read: bind_group(device, "paged.pools", &layouts.pools, &pools),
+                    write: bind_group(device, "paged.pools_append", &layouts.pools_append, &pools),
+                    append_params: uniform(device, "paged.append_params", &params),
+                    k: k.clone(),
+                    v: v.clone(),
+                }
+            })
+        })
+        .collect()
+}
+
+/// A uniform buffer that never changes.
+pub(super) fn uniform<T: bytemuck::Pod>(device: &wgpu::Device, label: &str, value: &T) -> wgpu::Buffer {
+    device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+        label: Some(label),
+        contents: bytemuck::bytes_of(value),
+        usage: wgpu::BufferUsages::UNIFORM,
+    })
+}

@@ -1,0 +1,84 @@
+//! What the kernels need to know of a device: the one place that chooses a kernel's form.
+
+use super::shape::Exchange;
+
+/// Invocations of a workgroup whose lanes meet in workgroup memory.
+const WORKGROUP_LANES: u32 = 64;
+
+/// The form of the kernels on a device, and the limits that they keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProfile {
+    /// How the lanes of a decode workgroup hand values to each other.
+    pub exchange: Exchange,
+    /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
+    /// costs little. It is a constant, so a row's result does not depend on the batch.
+    pub split_tokens: u32,
+    /// Loop rounds that one invocation may take, over all its loops. Mesa's lavapipe up to version 22 ends every loop,
+    /// without a word, once an invocation has taken 65,535.
+    pub max_loop_rounds: u32,
+    /// Bytes of a storage binding.
+    pub max_binding_bytes: u64,
+    /// Bytes of a buffer.
+    pub max_buffer_bytes: u64,
+    /// Workgroups in one dimension of a dispatch.
+    pub max_workgroups_per_dim: u32,
+    /// Alignment of a storage binding's offset, in bytes.
+    pub offset_alignment: u32,
+    /// Whether the adapter computes on a CPU.
+    pub software: bool,
+}
+
+impl DeviceProfile {
+    /// The profile of a device, from the features and limits it was *created* with.
+    pub fn of(device: &wgpu::Device) -> Self {
+        Self::new(&device.adapter_info(), device.features(), &device.limits())
+    }
+
+    /// The profile of a device with these features and limits.
+    pub fn new(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
+        let software = info.device_type == wgpu::DeviceType::Cpu;
+        Self {
+            exchange: exchange(info, features),
+            split_tokens: if software { 1024 } else { 256 },
+            max_loop_rounds: if software { 65_535 } else { u32::MAX },
+            max_binding_bytes: limits.max_storage_buffer_binding_size,
+            max_buffer_bytes: limits.max_buffer_size,
+            max_workgroups_per_dim: limits.max_compute_workgroups_per_dimension,
+            offset_alignment: limits.min_storage_buffer_offset_alignment,
+            software,
+        }
+    }
+
+    /// The same device without subgroup operations: what every kernel must also run on.
+    pub fn without_subgroups(mut self) -> Self {
+        self.exchange = Exchange::Workgroup { lanes: WORKGROUP_LANES };
+        self
+    }
+}
+
+/// Subgroups are used where every dispatch gets the same size, for then a workgroup can be exactly one of them.
+fn exchange(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Exchange {
+    let lanes = info.subgroup_min_size;
+    let known = lanes == info.subgroup_max_size && lanes.is_power_of_two() && (4..=64).contains(&lanes);
+    if features.contains(wgpu::Features::SUBGROUP) && known {
+        Exchange::Subgroup { lanes }
+    } else {
+        Exchange::Workgroup { lanes: WORKGROUP_LANES }
+    }
+}
+
+/// Features worth asking for when creating a device; all of them are optional.
+pub fn recommended_features(adapter: &wgpu::Adapter) -> wgpu::Features {
+    adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY)
+}
+
+/// Limits worth asking for when creating a device: WebGPU's defaults, with buffers and bindings as large as the adapter
+/// allows. The kernels also run within the defaults, with more and smaller segments.
+pub fn recommended_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
+    let offered = adapter.limits();
+    wgpu::Limits {
+        max_buffer_size: offered.max_buffer_size,
+        max_storage_buffer_binding_size: offered.max_storage_buffer_binding_size,
+        ..wgpu::Limits::default()
+    }
+}

@@ -1,0 +1,239 @@
+//! Strides, bytes and offsets of K and V. No other file on the host computes one.
+//!
+//! Each layer has a K pool and a V pool of the same shape. A pool is cut by KV heads into *segments*, so that each
+//! fits one storage binding. Inside a segment everything is counted in *units* of 16 bytes, one `vec4<u32>`:
+//!
+//! ```text
+//! [num_blocks, heads_in_segment, block_size, row_units]     row-major
+//! row  = one token of one head: head_dim elements, padded to whole units
+//! unit = ((block * heads_in_segment + head) * block_size + position % block_size) * row_units
+//! ```
+
+use crate::blocks::BlockId;
+use crate::config::{CacheConfig, KvFormat};
+use crate::error::LayoutError;
+
+/// Bytes of one unit, the granule of all loads and stores of K and V.
+pub const UNIT_BYTES: u64 = 16;
+
+/// The slot of a padding token, for which nothing is written.
+pub const SKIP_SLOT: u32 = u32::MAX;
+
+/// A segment stays below 2^32 bytes whatever the device offers: byte offsets wrap there on some of them.
+const MAX_SEGMENT_BYTES: u64 = u32::MAX as u64;
+
+/// The checked shape of a cache; made by [`CacheConfig::layout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    num_layers: u32,
+    num_kv_heads: u32,
+    head_dim: u32,
+    kv_format: KvFormat,
+    paged: bool,
+    /// Tokens per block; `max_seq_len` where the cache is contiguous.
+    block_size: u32,
+    num_blocks: u32,
+    max_seq_len: u32,
+    max_sequences: u32,
+}
+
+impl KvLayout {
+    /// The shape of one block; the caller has checked the fields and sets the size of the pool next.
+    pub(crate) fn without_pool(config: &CacheConfig) -> Self {
+        Self {
+            num_layers: config.num_layers,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            kv_format: config.kv_format,
+            paged: config.paged,
+            block_size: if config.paged { config.block_size } else { config.max_seq_len },
+            num_blocks: 0,
+            max_seq_len: config.max_seq_len,
+            max_sequences: config.max_sequences,
+        }
+    }
+
+    /// The caller has checked that slots and bytes of the whole pool can be counted.
+    pub(crate) fn set_num_blocks(&mut self, num_blocks: u32) {
+        self.num_blocks = num_blocks;
+    }
+
+    /// Layers that keep K and V.
+    pub fn num_layers(&self) -> u32 {
+        self.num_layers
+    }
+
+    /// KV heads per layer.
+    pub fn num_kv_heads(&self) -> u32 {
+        self.num_kv_heads
+    }
+
+    /// Elements of one head.
+    pub fn head_dim(&self) -> u32 {
+        self.head_dim
+    }
+
+    /// Storage of the elements.
+    pub fn kv_format(&self) -> KvFormat {
+        self.kv_format
+    }
+
+    /// Whether sequences take their memory block by block.
+    pub fn paged(&self) -> bool {
+        self.paged
+    }
+
+    /// Tokens per block; `max_seq_len` where the cache is contiguous.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Blocks in the pool; ids run from 0 to one less.
+    pub fn num_blocks(&self) -> u32 {
+        self.num_blocks
+    }
+
+    /// The longest sequence, in tokens.
+    pub fn max_seq_len(&self) -> u32 {
+        self.max_seq_len
+    }
+
+    /// Sequences that may live at a time: rows of the block table.
+    pub fn max_sequences(&self) -> u32 {
+        self.max_sequences
+    }
+
+    /// Blocks of the longest sequence: columns of the block table.
+    pub fn max_blocks_per_seq(&self) -> u32 {
+        self.blocks_for(self.max_seq_len)
+    }
+
+    /// Blocks that `tokens` tokens occupy; none for none.
+    pub fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_size)
+    }
+
+    /// Slots in the pool: places for one token.
+    pub fn num_slots(&self) -> u64 {
+        u64::from(self.num_blocks) * u64::from(self.block_size)
+    }
+
+    /// Units of one row: `head_dim` elements, padded.
+    pub fn row_units(&self) -> u32 {
+        let bytes = u64::from(self.head_dim) * u64::from(self.kv_format.element_bytes());
+        // At most 256 elements of 4 bytes: 64 units.
+        bytes.div_ceil(UNIT_BYTES) as u32
+    }
+
+    /// Bytes of one row, padding included.
+    pub fn row_bytes(&self) -> u64 {
+        u64::from(self.row_units()) * UNIT_BYTES
+    }
+
+    /// Bytes that one token takes in K and V of all layers.
+    pub fn bytes_per_token(&self) -> u64 {
+        // At most 2^16 layers, 2^16 heads, 2^10 bytes, K and V: 2^43.
+        2 * u64::from(self.num_layers) * u64::from(self.num_kv_heads) * self.row_bytes()
+    }
+
+    /// Bytes that one block takes in K and V of all layers.
+    pub fn block_bytes(&self) -> u64 {
+        // The configuration is refused if this overflows.
+        self.bytes_per_token().saturating_mul(self.block_size.into())
+    }
+
+    /// Bytes of K and V of one layer.
+    pub fn layer_bytes(&self) -> u64 {
+        self.total_bytes() / u64::from(self.num_layers)
+    }
+
+    /// Bytes of K and V of all layers: what the pool takes on the device.
+    pub fn total_bytes(&self) -> u64 {
+        self.block_bytes() * u64::from(self.num_blocks)
+    }
+
+    /// The slot of a position inside a block: `block * block_size + position % block_size`.
+    ///
+    /// A block outside the pool gives [`SKIP_SLOT`].
+    pub fn slot(&self, block: BlockId, position: u32) -> u32 {
+        if block.get() >= self.num_blocks {
+            return SKIP_SLOT;
+        }
+        // Below num_slots, which is at most SKIP_SLOT.
+        block.get() * self.block_size + position % self.block_size
+    }
+
+    /// Index of the first unit of a row inside a segment of `heads_in_segment` heads.
+    ///
+    /// Counted in 64 bits, so it is right for any slot, also beyond the pool; inside a segment that
+    /// [`segments`](Self::segments) returned it is always below 2^28.
+    pub fn row_unit_offset(&self, heads_in_segment: u32, slot: u32, head_in_segment: u32) -> u64 {
+        let block = u64::from(slot / self.block_size);
+        let within = u64::from(slot % self.block_size);
+        (block * u64::from(heads_in_segment))
+            .saturating_add(head_in_segment.into())
+            .saturating_mul(self.block_size.into())
+            .saturating_add(within)
+            .saturating_mul(self.row_units().into())
+    }
+
+    /// Bytes of a segment of `heads` heads.
+    pub fn segment_bytes(&self, heads: u32) -> u64 {
+        // Fewer heads than the layer has, so it is below total_bytes, which was checked; larger arguments saturate.
+        self.num_slots().saturating_mul(self.row_bytes()).saturating_mul(heads.into())
+    }
+
+    /// Cuts a layer's K pool (and V pool, alike) into segments of at most `max_binding_bytes`.
+    ///
+    /// There are as few segments as possible, and their sizes differ as little as possible.
+    ///
+    /// # Errors
+    /// [`LayoutError::HeadTooLarge`] if not even one head fits.
+    pub fn segments(&self, max_binding_bytes: u64) -> Result<Segments, LayoutError> {
+        let limit = max_binding_bytes.min(MAX_SEGMENT_BYTES);
+        let head_bytes = self.segment_bytes(1);
+        let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
+        if fitting == 0 {
+            return Err(LayoutError::HeadTooLarge {
+                head_bytes,
+                limit,
+                num_blocks: self.num_blocks,
+                max_blocks: limit / (u64::from(self.block_size) * self.row_bytes()),
+            });
+        }
+        let count = self.num_kv_heads.div_ceil(fitting);
+        let heads_per_segment = self.num_kv_heads.div_ceil(count);
+        Ok(Segments {
+            heads_per_segment,
+            count,
+            bytes: self.segment_bytes(heads_per_segment),
+            num_kv_heads: self.num_kv_heads,
+        })
+    }
+}
+
+/// How the KV heads of a layer are dealt out to bindings; the last segment may have fewer heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// Heads in every segment but the last.
+    pub heads_per_segment: u32,
+    /// Segments in a layer's K pool.
+    pub count: u32,
+    /// Bytes of a segment of `heads_per_segment` heads.
+    pub bytes: u64,
+    num_kv_heads: u32,
+}
+
+impl Segments {
+    /// `(first_head, num_heads)` of every segment, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + use<> {
+        let Self { heads_per_segment, num_kv_heads, .. } = *self;
+        (0..self.count).map(move |segment| {
+            let first = segment * heads_per_segment;
+            (first, heads_per_segment.min(num_kv_heads - first))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use super::*;
+
+fn layout(num_kv_heads: u32, head_dim: u32, format: KvFormat, num_blocks: u32) -> KvLayout {
+    CacheConfig::new(1, num_kv_heads, head_dim).with_kv_format(format).with_num_blocks(num_blocks).layout().unwrap()
+}
+
+#[test]
+fn rows_are_padded_to_whole_units() {
+    let units = |head_dim, format| layout(1, head_dim, format, 1).row_units();
+    for (head_dim, f32, f16) in [(1, 1, 1), (4, 1, 1), (5, 2, 1), (8, 2, 1), (9, 3, 2), (80, 20, 10), (256, 64, 32)] {
+        assert_eq!((units(head_dim, KvFormat::F32), units(head_dim, KvFormat::F16)), (f32, f16), "{head_dim}");
+    }
+}
+
+#[test]
+fn every_row_of_a_segment_has_its_own_place_and_none_is_left_over() {
+    // 5 blocks of 3 tokens, 4 heads, 9 half-precision elements: 2 units a row.
+    let layout = CacheConfig::new(1, 4, 9).with_block_size(3).with_num_blocks(5).layout().unwrap();
+    let mut offsets = Vec::new();
+    for slot in 0..15 {
+        for head in 0..4 {
+            let (block, within) = (slot / 3, slot % 3);
+            let offset = layout.row_unit_offset(4, slot, head);
+            assert_eq!(offset, u64::from(((block * 4 + head) * 3 + within) * 2));
+            offsets.push(offset);
+        }
+    }
+    offsets.sort_unstable();
+    assert!(offsets.iter().copied().eq((0..60).map(|row| row * 2)));
+    assert_eq!(layout.segment_bytes(4), 60 * 2 * UNIT_BYTES);
+    assert_eq!(layout.total_bytes(), 2 * layout.segment_bytes(4));
+}
+
+#[test]
+fn slots_follow_the_block_and_skip_what_is_not_in_the_pool() {
+    let layout = layout(1, 8, KvFormat::F16, 10);
+    let slot = |block, position| layout.slot(BlockId::new(block).unwrap(), position);
+    assert_eq!(slot(0, 0), 0);
+    assert_eq!(slot(3, 15), 63);
+    assert_eq!(slot(3, 16), 48);
+    assert_eq!(slot(9, u32::MAX), 9 * 16 + 15);
+    assert_eq!(slot(10, 0), SKIP_SLOT);
+    assert_eq!(layout.slot(BlockId::MAX, 0), SKIP_SLOT);
+}
+
+#[test]
+fn offsets_do_not_wrap_where_32_bits_would() {
+    // 16 tokens, 8 heads, 128 elements: 2^14 elements a block, so 2^31 and 2^32 elements are reached at these blocks.
+    let layout_128 = layout(8, 128, KvFormat::F32, 1 << 19);
+    // 256 elements: at half of them.
+    let layout_256 = layout(8, 256, KvFormat::F32, 1 << 19);
+    for (layout, elements_per_block, wraps) in
+        [(&layout_128, 1_u64 << 14, [131_072_u64, 262_144]), (&layout_256, 1 << 15, [65_536, 131_072])]
+    {
+        for block in wraps.into_iter().flat_map(|wrap| [wrap - 1, wrap, wrap + 1]) {
+            for (within, head) in [(0, 0), (15, 7)] {
+                let slot = layout.slot(BlockId::new(block as u32).unwrap(), within);
+                let elements = layout.row_unit_offset(8, slot, head) * UNIT_BYTES / 4;
+                let row = u64::from(head) * 16 + u64::from(within);
+                assert_eq!(elements, block * elements_per_block + row * u64::from(layout.head_dim()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_crosses_4_gib_is_cut_however_large_bindings_are() {
+    for (format, head_dim, wrap) in
+        [(KvFormat::F16, 128, 131_072), (KvFormat::F16, 256, 65_536), (KvFormat::F32, 128, 65_536)]
+    {
+        // One block less than 2^32 bytes fits one binding; at 2^32 a byte offset would wrap.
+        let below = layout(8, head_dim, format, wrap - 1).segments(u64::MAX).unwrap();
+        assert_eq!((below.count, below.heads_per_segment), (1, 8));
+        for num_blocks in [wrap, wrap + 1] {
+            let layout = layout(8, head_dim, format, num_blocks);
+            let segments = layout.segments(u64::MAX).unwrap();
+            assert_eq!((segments.count, segments.heads_per_segment), (2, 4));
+            let last = layout.row_unit_offset(4, num_blocks * 16 - 1, 3) + u64::from(layout.row_units()) - 1;
+            assert_eq!((last + 1) * UNIT_BYTES, segments.bytes);
+            assert!(last < 1 << 28);
+        }
+    }
+}
+
+#[test]
+fn segments_deal_out_all_heads_evenly() {
+    // 128 bytes a row, 16 tokens, 1,000 blocks: 2,048,000 bytes a head.
+    let head = 2_048_000;
+    let cut = |limit| {
+        let segments = layout(10, 64, KvFormat::F16, 1000).segments(limit).unwrap();
+        assert_eq!(segments.bytes, u64::from(segments.heads_per_segment) * head);
+        assert!(segments.bytes <= limit);
+        segments.iter().collect::<Vec<_>>()
+    };
+    assert_eq!(cut(10 * head), [(0, 10)]);
+    assert_eq!(cut(10 * head - 1), [(0, 5), (5, 5)]);
+    assert_eq!(cut(4 * head), [(0, 4), (4, 4), (8, 2)]);
+    assert_eq!(cut(head).len(), 10);
+}
+
+#[test]
+fn a_head_that_fits_no_binding_is_an_error_with_the_way_out() {
+    // 256 bytes a row, 16 tokens: 4,096 bytes a block and head.
+    let limit = 128 << 20;
+    let max_blocks = limit / 4096;
+    let blocks = |num_blocks| layout(8, 128, KvFormat::F16, num_blocks).segments(limit);
+    assert_eq!(blocks(max_blocks as u32).unwrap().count, 8);
+    let error = blocks(max_blocks as u32 + 1).unwrap_err();
+    assert_eq!(error, LayoutError::HeadTooLarge { head_bytes: limit + 4096, limit, num_blocks: 32_769, max_blocks });
+    assert_eq!(
+        error.to_string(),
+        "one KV head of one layer takes 134221824 bytes, more than a binding of 134217728; \
+         use at most 32768 blocks instead of 32769"
+    );
+    assert!(layout(1, 1, KvFormat::F16, 1).segments(0).is_err());
+}
+
+#[test]
+fn offsets_of_absurd_arguments_saturate() {
+    let layout = layout(1, 256, KvFormat::F32, 1);
+    assert_eq!(layout.row_unit_offset(u32::MAX, u32::MAX, u32::MAX).checked_add(1), None);
+    assert_eq!(layout.segment_bytes(u32::MAX), 16 * 1024 * u64::from(u32::MAX));
+}

@@ -1,0 +1,161 @@
+//! A decode step in the middle of a conversation costs neither heap memory nor an upload that grows with the context.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use wgpu_paged_attention::blocks::{CacheManager, SeqId};
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::plan::{RawTables, StepPlan};
+
+thread_local! {
+    /// Calls to the allocator from this thread; the test harness has threads of its own.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // The counter is gone while its thread ends, and nobody asks for it then.
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the promises of `GlobalAlloc::alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the promises of `GlobalAlloc::realloc`.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the promises of `GlobalAlloc::dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn calls_during(work: impl FnOnce()) -> u64 {
+    let before = CALLS.get();
+    work();
+    CALLS.get() - before
+}
+
+/// `num_seqs` sequences of `context` tokens, and the request for one more token each.
+fn decoding(num_seqs: u32, context: u32) -> (CacheManager, Vec<(SeqId, u32)>) {
+    let layout = CacheConfig::new(32, 8, 128)
+        .with_max_seq_len(context + 64)
+        .with_max_sequences(num_seqs)
+        .with_num_blocks(num_seqs * (context / 16 + 4))
+        .layout()
+        .unwrap();
+    let mut cache = CacheManager::new(&layout).unwrap();
+    let mut plan = StepPlan::new(256);
+    let batch: Vec<_> = (0..num_seqs).map(|_| (cache.create_sequence().unwrap(), 1)).collect();
+    for &(seq, _) in &batch {
+        cache.reserve(&[(seq, context)], &mut plan).unwrap();
+        cache.commit(&mut plan).unwrap();
+    }
+    (cache, batch)
+}
+
+#[test]
+fn a_counted_allocation_is_noticed() {
+    assert_eq!(calls_during(|| drop(Box::new(1_u32))), 2);
+}
+
+#[test]
+fn a_warm_decode_step_asks_for_no_memory() {
+    let (mut cache, batch) = decoding(256, 4096);
+    let mut plan = StepPlan::new(256);
+    let mut words = Vec::new();
+    let mut step = || {
+        cache.reserve(&batch, &mut plan).unwrap();
+        plan.encode(&mut words);
+        cache.commit(&mut plan).unwrap();
+        plan.updates().len()
+    };
+    // The first step begins a new block everywhere, so it is the largest.
+    assert_eq!(step(), 256);
+    // The 17th begins a block again.
+    let calls = calls_during(|| assert_eq!((0..16).map(|_| step()).sum::<usize>(), 256));
+    assert_eq!(calls, 0);
+}
+
+#[test]
+fn refused_and_undone_steps_ask_for_no_memory_either() {
+    let (mut cache, batch) = decoding(16, 1024);
+    let mut plan = StepPlan::new(256);
+    let too_long = [(batch[0].0, 10_000)];
+    let mut step = || {
+        cache.reserve(&batch, &mut plan).unwrap();
+        cache.rollback(&mut plan).unwrap();
+        cache.reserve(&too_long, &mut plan).unwrap_err();
+    };
+    step();
+    assert_eq!(calls_during(step), 0);
+}
+
+#[test]
+fn sequences_come_and_go_without_memory() {
+    let (mut cache, batch) = decoding(16, 1024);
+    let mut plan = StepPlan::new(256);
+    plan_prompt(&mut cache, batch[0].0, &mut plan);
+    let calls = calls_during(|| {
+        for &(seq, _) in &batch {
+            cache.release(seq).unwrap();
+            let seq = cache.create_sequence().unwrap();
+            plan_prompt(&mut cache, seq, &mut plan);
+        }
+    });
+    assert_eq!(calls, 0);
+}
+
+fn plan_prompt(cache: &mut CacheManager, seq: SeqId, plan: &mut StepPlan) {
+    cache.reserve(&[(seq, 60)], plan).unwrap();
+    cache.commit(plan).unwrap();
+}
+
+#[test]
+fn warm_raw_tables_ask_for_no_memory() {
+    let layout = CacheConfig::new(1, 1, 64).with_num_blocks(1000).layout().unwrap();
+    let block_table: Vec<u32> = (0..16 * 50).collect();
+    let seq_lens = [800; 16];
+    let tables = RawTables {
+        block_table: &block_table,
+        max_blocks: 50,
+        seq_lens: &seq_lens,
+        cu_seqlens_q: None,
+        slot_mapping: None,
+    };
+    let mut plan = StepPlan::new(256);
+    plan.plan_tables(&layout, &tables).unwrap();
+    assert_eq!(calls_during(|| plan.plan_tables(&layout, &tables).unwrap()), 0);
+}
+
+#[test]
+fn the_upload_does_not_grow_with_the_context() {
+    let bytes = [1024, 32_768].map(|context| {
+        let (mut cache, batch) = decoding(64, context + 1);
+        let mut plan = StepPlan::new(256);
+        cache.reserve(&batch, &mut plan).unwrap();
+        assert!(plan.updates().is_empty(), "the last block has room");
+        plan.upload_bytes()
+    });
+    // A header of 32 bytes, then 16 for the row and 4 for the slot of every sequence.
+    assert_eq!(bytes, [32 + 64 * 20; 2]);
+
+    let (mut cache, batch) = decoding(64, 32_768);
+    let mut plan = StepPlan::new(256);
+    cache.reserve(&batch, &mut plan).unwrap();
+    // A new block for each: an index and a block id more.
+    assert_eq!(plan.upload_bytes(), 32 + 64 * (20 + 8));
+}
