@@ -10,7 +10,7 @@
 //   partials  [num_partials, num_q_heads, HEAD_DIM + 2]                  f32   acc[HEAD_DIM], top (log2), sum; rows with one split skip it
 // Twin      src/reference.rs: attend
 // Source    PagedAttention (Kwon et al. 2023); online softmax (Milakov & Gimelshein 2018); Flash-Decoding (Dao et al. 2023)
-// const     BLOCK_SIZE, GROUP, HEAD_DIM, PAGED, WRITE_LSE and the numbers of src/gpu/shape.rs: DecodeShape, put in front by the host
+// const     BLOCK_SIZE, HEAD_DIM, PAGED, SPLIT_TOKENS, TILE_IN_BLOCK, WRITE_LSE and the numbers of src/gpu/shape.rs: DecodeShape, put in front by the host
 //
 // To score, a lane takes one key and reads its whole row; to add up values, the lanes lie across a row of V. What all
 // lanes need (queries, weights, rows) goes round through common/exchange_*.wgsl. Loops marked `unroll` are expanded by
@@ -46,20 +46,18 @@ fn query_vec4(row: u32, first_head: u32, g: u32, i: u32) -> vec4<f32> {
     return x;
 }
 
-fn key_row(row: Row, head: u32, position: u32) -> u32 {
-    if (PAGED) {
-        let block = tables[row.table_base + position / BLOCK_SIZE];
-        return row_in_block(block, params.num_kv_heads, head, position % BLOCK_SIZE);
-    }
-    // The contiguous twin: the sequence has one block, and looking it up does not depend on the key.
-    return row_in_block(tables[row.table_base], params.num_kv_heads, head, position);
+// The block that holds a position. In the contiguous twin a sequence has but one: the compiler sees that looking it up
+// does not depend on the key.
+fn key_block(row: Row, position: u32) -> u32 {
+    if (PAGED) { return tables[row.table_base + position / BLOCK_SIZE]; }
+    return tables[row.table_base];
 }
 
 // Attention of row `row_idx` over one split of its keys, for the query heads of one tile of one KV head.
-fn attend(row_idx: u32, row: Row, split: u32, split_tokens: u32, head: u32, tile_idx: u32, lane: u32) {
-    let num_splits = max(1u, (row.kv_len + split_tokens - 1u) / split_tokens);
-    let begin = split * split_tokens;
-    let end = min(begin + split_tokens, row.kv_len);
+fn attend(row_idx: u32, row: Row, split: u32, head: u32, tile_idx: u32, lane: u32) {
+    let num_splits = max(1u, (row.kv_len + SPLIT_TOKENS - 1u) / SPLIT_TOKENS);
+    let begin = split * SPLIT_TOKENS;
+    let end = min(begin + SPLIT_TOKENS, row.kv_len);
     let first_head = (params.first_kv_head + head) * GROUP + tile_idx * GROUP_TILE;
     // A key group is as many lanes as lie across one row of V; the first argument is 0 whenever there is but one.
     let key_group = select(lane / LANES_PER_ROW, 0u, KEY_GROUPS == 1u);
@@ -80,8 +78,12 @@ fn attend(row_idx: u32, row: Row, split: u32, split_tokens: u32, head: u32, tile
     for (var tile = begin; tile < end; tile += TILE) {
         // locate the lane's keys; those behind the end repeat the last one, and count for nothing
         var key_at: array<u32, KEYS_PER_LANE>;
+        let tile_block = key_block(row, tile);
         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            key_at[k] = key_row(row, head, min(tile + k * LANES + lane, end - 1u));
+            let position = min(tile + k * LANES + lane, end - 1u);
+            var block = tile_block;
+            if (!TILE_IN_BLOCK) { block = key_block(row, position); }
+            key_at[k] = row_in_block(block, params.num_kv_heads, head, position % BLOCK_SIZE);
             set_row(k, lane, key_at[k]);
         }
 
@@ -197,6 +199,6 @@ fn run(item: u32, lane: u32) {
             if (step_row(header, middle).split_start <= work) { low = middle; } else { high = middle; }
         }
         let row = step_row(header, low);
-        attend(low, row, work - row.split_start, header.split_tokens, head, tile_idx, lane);
+        attend(low, row, work - row.split_start, head, tile_idx, lane);
     }
 }

@@ -1,9 +1,14 @@
 //! Measuring: what a device can do at best, and what paged attention makes of it.
 
 pub mod accounting;
+pub mod case;
+pub mod ceilings;
 pub mod models;
+pub mod options;
 pub mod report;
+pub mod runner;
 pub mod seed;
 pub mod stats;
+pub mod timer;
 pub mod trace;
 pub mod workload;

@@ -49,6 +49,7 @@ impl AttentionSpec {
 pub struct Attention {
     spec: AttentionSpec,
     layout: KvLayout,
+    split_tokens: u32,
     kernel: Kernel,
     shape: DecodeShape,
     decode: wgpu::ComputePipeline,
@@ -91,8 +92,14 @@ impl KvCache {
             return Err(GpuError::Scale { scale });
         }
         let (kv, group) = (KvShape::of(layout), num_q_heads / num_kv_heads);
-        let kernel =
-            Kernel::PagedDecode { kv, paged: layout.paged(), group, exchange: profile.exchange, write_lse: spec.lse };
+        let kernel = Kernel::PagedDecode {
+            kv,
+            paged: layout.paged(),
+            group,
+            exchange: profile.exchange,
+            split_tokens: profile.split_tokens,
+            write_lse: spec.lse,
+        };
         let (decode_io, merge_io) = scoped(device, "bind group layouts", 0, || {
             let decode = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write, Slot::Write];
             let merge = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write];
@@ -118,6 +125,7 @@ impl KvCache {
         Ok(Attention {
             spec,
             layout: layout.clone(),
+            split_tokens: profile.split_tokens,
             kernel,
             shape: DecodeShape::new(&kv, group, profile.exchange),
             decode,
@@ -151,6 +159,9 @@ impl KvCache {
         let step_group = step.bind_group(self.layout())?;
         if attention.layout != *self.layout() {
             return Err(GpuError::Foreign { what: "attention" });
+        }
+        if step.split_tokens != attention.split_tokens {
+            return Err(GpuError::Foreign { what: "plan of the step" });
         }
         if io.lse.is_some() != attention.spec.lse {
             return Err(GpuError::Lse { expected: attention.spec.lse });

@@ -52,6 +52,8 @@ pub enum Kernel {
         group: u32,
         /// How lanes hand values to each other.
         exchange: Exchange,
+        /// Keys in one split.
+        split_tokens: u32,
         /// Whether the log-sum-exp is written.
         write_lse: bool,
     },
@@ -101,9 +103,15 @@ impl Kernel {
         match *self {
             Self::KvAppend { kv } => (kv.constants(), vec![STEP, PAGING, format_part(kv.format), KV_APPEND]),
             Self::TableUpdate => (Constants::default(), vec![STEP, TABLE_UPDATE]),
-            Self::PagedDecode { kv, paged, group, exchange, write_lse } => {
+            Self::PagedDecode { kv, paged, group, exchange, split_tokens, write_lse } => {
                 let mut constants = kv.constants();
-                DecodeShape::new(&kv, group, exchange).add_to(&mut constants);
+                let shape = DecodeShape::new(&kv, group, exchange);
+                shape.add_to(&mut constants);
+                constants.set("SPLIT_TOKENS", split_tokens);
+                // Then one look at the table serves a whole tile.
+                let tile_in_block =
+                    split_tokens.is_multiple_of(shape.tile()) && kv.block_size.is_multiple_of(shape.tile());
+                constants.set_flag("TILE_IN_BLOCK", tile_in_block || !paged);
                 constants.set_flag("PAGED", paged);
                 constants.set_flag("WRITE_LSE", write_lse);
                 let exchange = match exchange {
@@ -129,10 +137,10 @@ impl fmt::Display for Kernel {
         match self {
             Self::TableUpdate => Ok(()),
             Self::KvAppend { kv } => write!(f, " {kv}"),
-            Self::PagedDecode { kv, paged, group, exchange, write_lse } => {
+            Self::PagedDecode { kv, paged, group, exchange, split_tokens, write_lse } => {
                 let mode = if *paged { "" } else { " contiguous" };
                 let lse = if *write_lse { " lse" } else { "" };
-                write!(f, " {kv} g{group} {exchange}{mode}{lse}")
+                write!(f, " {kv} g{group} {exchange} split{split_tokens}{mode}{lse}")
             }
             Self::MergePartials { head_dim, write_lse } => {
                 write!(f, " d{head_dim}{}", if *write_lse { " lse" } else { "" })
