@@ -3,6 +3,10 @@
 
 ARGS =
 
+# Optimised, because a software driver is slow enough, yet with the checks of a debug build in this crate's own code.
+OWN = profile.release.package.wgpu-paged-attention
+CHECKED = --config $(OWN).debug-assertions=true --config $(OWN).overflow-checks=true
+
 help:
 	@echo "make bench   measure paged attention on this machine's GPU        ARGS=\"--help\" lists options"
 	@echo "make test    run all tests                                        ARGS=\"--test kernels\" runs one file"
@@ -13,7 +17,7 @@ bench:
 	@tools/setup.sh cargo run --release -- bench $(ARGS)
 
 test:
-	@tools/setup.sh cargo test --release $(ARGS)
+	@tools/setup.sh cargo test --release $(CHECKED) $(ARGS)
 
 check:
 	@tools/setup.sh --lint cargo fmt --check

@@ -1,76 +1,57 @@
-//! The whole story with an engine's own device: a cache, one sequence, a prompt, one decoded token, and a look at it.
+//! The whole story: an engine's own device, a cache, one sequence, a prompt, one decoded token.
 //!
-//! `cargo run --release --example minimal --no-default-features`
+//! Needs the library only: `cargo run --release --example minimal --no-default-features`.
+
+mod common;
 
 use std::error::Error;
 
+use common::{Buffers, HEADS, Text, open_device};
 use wgpu_paged_attention::blocks::CacheManager;
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, KvCache, recommended_features, recommended_limits};
-use wgpu_paged_attention::reference::{self, Heads};
-use wgpu_paged_attention::wgpu::{self, util::DeviceExt};
+use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, KvCache};
+use wgpu_paged_attention::reference;
 
-const Q_HEADS: u32 = 8;
-const KV_HEADS: u32 = 2;
-const HEAD_DIM: u32 = 64;
 const PROMPT: u32 = 37;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (device, queue) = pollster::block_on(open())?;
+    let (device, queue) = open_device()?;
+    let text = Text::random(1, PROMPT + 1);
 
-    // Stand-ins for what the model's projections write into its buffers: [tokens, heads, head_dim], f32.
-    let q = Values::random(1, (PROMPT + 1) * Q_HEADS * HEAD_DIM);
-    let k = Values::random(2, (PROMPT + 1) * KV_HEADS * HEAD_DIM);
-    let v = Values::random(3, (PROMPT + 1) * KV_HEADS * HEAD_DIM);
-
-    // Once: the cache (here one layer and 64 blocks of 16 tokens), its kernels, and who owns which block.
-    let layout = CacheConfig::new(1, KV_HEADS, HEAD_DIM).with_num_blocks(64).layout()?;
+    // Once: a cache of one layer and 64 blocks of 16 tokens, its kernels, and the keeper of its blocks.
+    let layout = CacheConfig::new(1, 2, 64).with_num_blocks(64).layout()?;
     let cache = KvCache::new(&device, &layout)?;
-    let attention = cache.attention(AttentionSpec::new(Q_HEADS))?;
+    let attention = cache.attention(AttentionSpec::new(8))?;
     let mut manager = CacheManager::new(&layout)?;
     let mut plan = cache.new_plan();
     let seq = manager.create_sequence()?;
-    let mut last_output = None;
 
-    // Each step: first the prompt, then one token. Both are the same code.
+    // Each step takes the same path: first all tokens of the prompt, then one token.
+    let mut outputs = Vec::new();
     for tokens in [0..PROMPT, PROMPT..PROMPT + 1] {
-        let (q, k, v) = (q.upload(&device, &tokens), k.upload(&device, &tokens), v.upload(&device, &tokens));
-        let out = output(&device, q.size());
-
+        let buffers = Buffers::new(&device, &[(&text, tokens.clone())]);
         manager.reserve(&[(seq, tokens.end - tokens.start)], &mut plan)?;
         let mut encoder = device.create_command_encoder(&Default::default());
         let step = cache.begin_step(&queue, &mut encoder, &plan)?;
         for layer in 0..layout.num_layers() {
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            cache.append(&mut pass, &step, layer, k.slice(..), v.slice(..))?;
-            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+            cache.append(&mut pass, &step, layer, buffers.k.slice(..), buffers.v.slice(..))?;
+            let io = AttentionIo { q: buffers.q.slice(..), out: buffers.out.slice(..), lse: None };
             cache.attend(&mut pass, &attention, &step, layer, io)?;
         }
         queue.submit([encoder.finish()]);
         manager.commit(&mut plan)?;
-        last_output = Some(out);
+        outputs.extend(buffers.read_out(&device, &queue)?);
     }
 
-    // The decoded token has seen every key, as f16 keeps them.
-    let got = read(&device, &queue, &last_output.ok_or("no step was run")?)?;
-    let (k, v) = (k.as_stored(), v.as_stored());
-    let heads = Heads { num_q_heads: 8, num_kv_heads: 2, head_dim: 64 };
-    let row = |of: &[f32], token: usize, head: usize| ((token * 2 + head) * 64, of.len()).0;
-    let want = reference::attend(
-        &heads,
-        0.125, // 1 / sqrt(HEAD_DIM)
-        &q.0[(PROMPT * Q_HEADS * HEAD_DIM) as usize..],
-        PROMPT as usize + 1,
-        |token, head| &k[row(&k, token, head)..][..64],
-        |token, head| &v[row(&v, token, head)..][..64],
-    );
-    let error = reference::compare(&got, &want.output, 1e-5, 1e-4)?;
-    println!(
-        "{}: decoded token {} over {} blocks, first outputs {:.4?}, largest error {error:.1e}",
-        device.adapter_info().name,
-        manager.seq_len(seq)?,
-        manager.block_table(seq)?.len(),
-        &got[..3]
-    );
+    // Every token of the prompt has seen those before it, and the decoded one has seen them all.
+    let mut worst = 0.0_f64;
+    for (token, got) in (0..).zip(outputs.chunks(HEADS.query_len())) {
+        worst = worst.max(reference::compare(got, &text.expected(token).output, 1e-5, 1e-4)?);
+    }
+    let blocks = manager.block_table(seq)?;
+    assert_eq!((manager.seq_len(seq)?, blocks.len()), (PROMPT + 1, 3));
+    println!("{}: {PROMPT} tokens of prompt and 1 decoded, in blocks {blocks:?}", device.adapter_info().name);
+    println!("largest difference from the f64 reference: {worst:.1e}");
     Ok(())
 }

@@ -108,21 +108,24 @@ fn attend(row_idx: u32, row: Row, split: u32, head: u32, tile_idx: u32, lane: u3
         }
 
         // running softmax
+        var new_top: array<f32, GROUP_TILE>;
         for (var g = 0u; g < GROUP_TILE; g++) { // unroll
-            var lane_top = LOWEST;
+            new_top[g] = top[g];
             for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                if (tile + k * LANES + lane < end) { lane_top = max(lane_top, score[k * GROUP_TILE + g]); }
+                if (tile + k * LANES + lane < end) { new_top[g] = max(new_top[g], score[k * GROUP_TILE + g]); }
             }
-            let new_top = max(top[g], lanes_max(lane_top, lane));
-            let shrink = exp2(top[g] - new_top);
-            top[g] = new_top;
+        }
+        lanes_max(&new_top, lane);
+        for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+            let shrink = exp2(top[g] - new_top[g]);
+            top[g] = new_top[g];
             sum[g] *= shrink;
             for (var i = 0u; i < HEAD_VEC4S; i++) { // unroll
                 acc[g * HEAD_VEC4S + i] *= shrink;
             }
             for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
                 let seen = tile + k * LANES + lane < end;
-                let weight = select(0.0, exp2(score[k * GROUP_TILE + g] - new_top), seen);
+                let weight = select(0.0, exp2(score[k * GROUP_TILE + g] - new_top[g]), seen);
                 sum[g] += weight;
                 set_weight(k, lane, g, weight);
             }
@@ -150,19 +153,17 @@ fn attend(row_idx: u32, row: Row, split: u32, head: u32, tile_idx: u32, lane: u3
     }
 
     // merge lanes and write
+    lanes_sum(&sum, lane);
     for (var g = 0u; g < GROUP_TILE; g++) { // unroll
-        let total = lanes_sum(sum[g], lane);
         let head_idx = first_head + g;
         // The last tile of a group may be short. A row of no key, or of none that counts, has a sum of zero.
         let writes = g + tile_idx * GROUP_TILE < GROUP && key_group == 0u;
-        let inverse = select(1.0 / total, 0.0, total == 0.0);
+        let inverse = select(1.0 / sum[g], 0.0, sum[g] == 0.0);
         let out_base = (row_idx * params.num_q_heads + head_idx) * HEAD_DIM;
         let record = ((row.partial_start + split) * params.num_q_heads + head_idx) * (HEAD_DIM + 2u);
         for (var i = 0u; i < HEAD_VEC4S; i++) { // unroll
             var value = acc[g * HEAD_VEC4S + i];
-            for (var other = 1u; other < KEY_GROUPS; other++) { // unroll
-                value += from_lane(acc[g * HEAD_VEC4S + i], lane, row_lane + other * LANES_PER_ROW);
-            }
+            if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
             let d = (((i / PARTS) * LANES_PER_ROW + row_lane) * PARTS + i % PARTS) * 4u;
             for (var e = 0u; e < 4u; e++) { // unroll
                 if (writes && d + e < HEAD_DIM) {
@@ -177,9 +178,9 @@ fn attend(row_idx: u32, row: Row, split: u32, head: u32, tile_idx: u32, lane: u3
         if (writes && row_lane == 0u) {
             if (num_splits > 1u) {
                 partials[record + HEAD_DIM] = top[g];
-                partials[record + HEAD_DIM + 1u] = total;
+                partials[record + HEAD_DIM + 1u] = sum[g];
             } else if (WRITE_LSE) {
-                lse[row_idx * params.num_q_heads + head_idx] = lse_bits(top[g], total);
+                lse[row_idx * params.num_q_heads + head_idx] = lse_bits(top[g], sum[g]);
             }
         }
     }

@@ -55,10 +55,12 @@ find_cargo() {
     PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
     export PATH
     recent_cargo && return 0
-    if have rustup && (export RUSTUP_TOOLCHAIN=stable && recent_cargo); then
-        export RUSTUP_TOOLCHAIN=stable
-        return 0
-    fi
+    have rustup || return 1
+    users_choice=${RUSTUP_TOOLCHAIN-}
+    export RUSTUP_TOOLCHAIN=stable
+    recent_cargo && return 0
+    RUSTUP_TOOLCHAIN=$users_choice
+    [ -n "$users_choice" ] || unset RUSTUP_TOOLCHAIN
     return 1
 }
 
@@ -135,7 +137,7 @@ install_packages() {
             as_root=sudo
         else
             say "missing:$missing"
-            die "this takes root, and sudo cannot be used here; as root, run: $by_hand"
+            die "this takes root, and sudo cannot be used here; run this as root, then try again: $by_hand"
         fi
     fi
     say "installing, for they are missing:$missing"
@@ -160,7 +162,8 @@ install_rust() {
     else
         say "installing Rust with rustup into ${CARGO_HOME:-$HOME/.cargo}, for $wanted_rust or newer is needed"
         script=$(mktemp)
-        curl --proto '=https' --tlsv1.2 -sSf "$rustup_url" -o "$script" ||
+        trap 'rm -f "$script"' EXIT
+        curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$rustup_url" -o "$script" ||
             die "$rustup_url cannot be reached; install Rust $wanted_rust or newer in another way, then run this again"
         # Rust of the system, too old for us, is no reason to stop: it stays what it is.
         RUSTUP_INIT_SKIP_PATH_CHECK=yes sh "$script" -y --profile minimal --default-toolchain stable \

@@ -39,25 +39,31 @@ fn get_weight(k: u32, lane: u32, g: u32) -> f32 {
 // Makes what was set visible to all lanes, and what was got free to be set again.
 fn exchange() {}
 
-// A butterfly of shuffles: Mesa's lavapipe compiles subgroupMax to a loop over the lanes.
-fn lanes_max(x: f32, lane: u32) -> f32 {
-    var top = x;
-    for (var i = 0u; i < LOG2_LANES; i++) { // unroll
-        top = max(top, subgroupShuffleXor(top, 1u << i));
+// Over all lanes, for every query head at once. A butterfly of shuffles: Mesa's lavapipe compiles subgroupMax to a loop
+// over the lanes.
+fn lanes_max(x: ptr<function, array<f32, GROUP_TILE>>, lane: u32) {
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        for (var i = 0u; i < LOG2_LANES; i++) { // unroll
+            (*x)[g] = max((*x)[g], subgroupShuffleXor((*x)[g], 1u << i));
+        }
     }
-    return top;
 }
 
-fn lanes_sum(x: f32, lane: u32) -> f32 {
+fn lanes_sum(x: ptr<function, array<f32, GROUP_TILE>>, lane: u32) {
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        for (var i = 0u; i < LOG2_LANES; i++) { // unroll
+            (*x)[g] += subgroupShuffleXor((*x)[g], 1u << i);
+        }
+    }
+}
+
+// Over the key groups: the lanes at the same place across a row of V.
+fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
     var sum = x;
-    for (var i = 0u; i < LOG2_LANES; i++) { // unroll
-        sum += subgroupShuffleXor(sum, 1u << i);
+    for (var other = 1u; other < KEY_GROUPS; other++) {
+        sum += subgroupShuffle(x, (lane + other * LANES_PER_ROW) % LANES);
     }
     return sum;
-}
-
-fn from_lane(x: vec4<f32>, own: u32, lane: u32) -> vec4<f32> {
-    return subgroupShuffle(x, lane);
 }
 
 @compute @workgroup_size(LANES)

@@ -5,7 +5,7 @@
 var<workgroup> query: array<vec4<f32>, GROUP_TILE * QUERY_VEC4S>;
 var<workgroup> weights: array<f32, LANES * SCORES>;
 var<workgroup> rows: array<u32, LANES * KEYS_PER_LANE>;
-var<workgroup> scalars: array<f32, LANES>;
+var<workgroup> scalars: array<f32, GROUP_TILE * LANES>;
 var<workgroup> vectors: array<vec4<f32>, LANES>;
 
 fn set_query(row: u32, first_head: u32, lane: u32) {
@@ -41,40 +41,57 @@ fn exchange() {
     workgroupBarrier();
 }
 
-fn lanes_max(x: f32, lane: u32) -> f32 {
-    scalars[lane] = x;
+// Over all lanes, for every query head at once: barriers are dear, above all on software devices.
+fn lanes_max(x: ptr<function, array<f32, GROUP_TILE>>, lane: u32) {
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        scalars[g * LANES + lane] = (*x)[g];
+    }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
-            scalars[lane] = max(scalars[lane], scalars[lane + half]);
+            for (var g = 0u; g < GROUP_TILE; g++) {
+                let at = g * LANES + lane;
+                scalars[at] = max(scalars[at], scalars[at + half]);
+            }
         }
     }
     workgroupBarrier();
-    let top = scalars[0];
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        (*x)[g] = scalars[g * LANES];
+    }
     workgroupBarrier();
-    return top;
 }
 
-fn lanes_sum(x: f32, lane: u32) -> f32 {
-    scalars[lane] = x;
+fn lanes_sum(x: ptr<function, array<f32, GROUP_TILE>>, lane: u32) {
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        scalars[g * LANES + lane] = (*x)[g];
+    }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
-            scalars[lane] += scalars[lane + half];
+            for (var g = 0u; g < GROUP_TILE; g++) {
+                let at = g * LANES + lane;
+                scalars[at] += scalars[at + half];
+            }
         }
     }
     workgroupBarrier();
-    let sum = scalars[0];
+    for (var g = 0u; g < GROUP_TILE; g++) { // unroll
+        (*x)[g] = scalars[g * LANES];
+    }
+    workgroupBarrier();
+}
+
+// Over the key groups: the lanes at the same place across a row of V.
+fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
+    vectors[lane] = x;
+    workgroupBarrier();
+    var sum = x;
+    for (var other = 1u; other < KEY_GROUPS; other++) {
+        sum += vectors[(lane + other * LANES_PER_ROW) % LANES];
+    }
     workgroupBarrier();
     return sum;
-}
-
-fn from_lane(x: vec4<f32>, own: u32, lane: u32) -> vec4<f32> {
-    vectors[own] = x;
-    workgroupBarrier();
-    let got = vectors[lane];
-    workgroupBarrier();
-    return got;
 }
 
 @compute @workgroup_size(LANES)

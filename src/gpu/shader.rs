@@ -94,7 +94,13 @@ impl Kernel {
         }
         text.push_str(&constants.wgsl());
         for part in parts {
-            text.push_str(&unroll(part, &constants)?);
+            if self.needs_subgroups() {
+                text.push_str(&unroll(part, &constants)?);
+            } else {
+                // Shuffles want constants; without them nothing does. And Mesa turns a kernel with barriers into a
+                // coroutine, at a cost that explodes with the length of its text: minutes instead of seconds.
+                text.push_str(part);
+            }
         }
         Ok(text)
     }

@@ -1,0 +1,123 @@
+//! What an engine has anyway: a device, the model's buffers, a way to read back; and the answer that is expected.
+
+use std::error::Error;
+use std::ops::Range;
+
+use wgpu_paged_attention::gpu::{recommended_features, recommended_limits};
+use wgpu_paged_attention::reference::{self, Attended, Heads};
+use wgpu_paged_attention::wgpu::{self, util::DeviceExt};
+
+/// A small model's attention: four query heads share a KV head.
+pub const HEADS: Heads = Heads { num_q_heads: 8, num_kv_heads: 2, head_dim: 64 };
+
+/// Opens the first adapter, with what the cache makes use of; plain WebGPU defaults would do as well.
+pub fn open_device() -> Result<(wgpu::Device, wgpu::Queue), Box<dyn Error>> {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let adapter = pollster::block_on(instance.request_adapter(&Default::default()))
+        .map_err(|error| format!("{error}; `make setup` installs a driver that computes on the CPU"))?;
+    let descriptor = wgpu::DeviceDescriptor {
+        required_features: recommended_features(&adapter),
+        required_limits: recommended_limits(&adapter),
+        ..Default::default()
+    };
+    Ok(pollster::block_on(adapter.request_device(&descriptor))?)
+}
+
+/// Queries, keys and values of a text, as a model's projections would give them: `[tokens, heads, head_dim]`.
+pub struct Text {
+    pub q: Vec<f32>,
+    pub k: Vec<f32>,
+    pub v: Vec<f32>,
+}
+
+impl Text {
+    /// Numbers between -1 and 1 that depend on the seed only.
+    pub fn random(seed: u64, tokens: u32) -> Self {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut numbers = |heads: usize| -> Vec<f32> {
+            let next = |_| {
+                // xorshift
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+            };
+            (0..tokens as usize * heads * HEADS.head_dim).map(next).collect()
+        };
+        Self { q: numbers(HEADS.num_q_heads), k: numbers(HEADS.num_kv_heads), v: numbers(HEADS.num_kv_heads) }
+    }
+
+    /// Attention of one token over all tokens up to itself, in f64, of K and V as a cache in f16 keeps them.
+    pub fn expected(&self, token: u32) -> Attended {
+        let (mut k, mut v) = (self.k.clone(), self.v.clone());
+        reference::round_to_f16(&mut k);
+        reference::round_to_f16(&mut v);
+        let query = token as usize * HEADS.query_len();
+        let row = |position: usize, head: usize| {
+            let start = (position * HEADS.num_kv_heads + head) * HEADS.head_dim;
+            start..start + HEADS.head_dim
+        };
+        reference::attend(
+            &HEADS,
+            1.0 / (HEADS.head_dim as f64).sqrt(),
+            &self.q[query..query + HEADS.query_len()],
+            token as usize + 1,
+            |position, head| &k[row(position, head)],
+            |position, head| &v[row(position, head)],
+        )
+    }
+}
+
+/// The buffers of one layer in one step.
+pub struct Buffers {
+    pub q: wgpu::Buffer,
+    pub k: wgpu::Buffer,
+    pub v: wgpu::Buffer,
+    pub out: wgpu::Buffer,
+}
+
+impl Buffers {
+    /// Uploads these tokens of these texts, one text after the other.
+    pub fn new(device: &wgpu::Device, parts: &[(&Text, Range<u32>)]) -> Self {
+        let upload = |of: fn(&Text) -> &[f32], heads: usize| {
+            let size = heads * HEADS.head_dim;
+            let range = |tokens: &Range<u32>| tokens.start as usize * size..tokens.end as usize * size;
+            let all: Vec<f32> = parts.iter().flat_map(|(text, tokens)| &of(text)[range(tokens)]).copied().collect();
+            device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+                label: None,
+                contents: bytemuck::cast_slice(&all),
+                usage: wgpu::BufferUsages::STORAGE,
+            })
+        };
+        let q = upload(|text| &text.q, HEADS.num_q_heads);
+        let out = device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: q.size(),
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
+        let kv_heads = HEADS.num_kv_heads;
+        Self { q, k: upload(|text| &text.k, kv_heads), v: upload(|text| &text.v, kv_heads), out }
+    }
+
+    /// Waits for the device and returns the outputs, `[tokens, num_q_heads, head_dim]`.
+    pub fn read_out(&self, device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<f32>, Box<dyn Error>> {
+        let staging = device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: self.out.size(),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&self.out, 0, &staging, 0, staging.size());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, .., move |result| {
+            // The receiver lives until the device is done.
+            let _ = sender.send(result);
+        });
+        queue.submit([encoder.finish()]);
+        device.poll(wgpu::PollType::wait_indefinitely())?;
+        receiver.recv()??;
+        Ok(bytemuck::pod_collect_to_vec(&staging.get_mapped_range(..)?[..]))
+    }
+}
