@@ -13,6 +13,8 @@ use crate::layout::KvLayout;
 pub const MAX_HEAD_DIM: u32 = 256;
 /// The largest block, in tokens, of a paged cache.
 pub const MAX_BLOCK_SIZE: u32 = 65_536;
+/// Largest [`CacheConfig::max_seq_len`]: beyond, positions could wrap in 32 bits.
+pub const MAX_SEQ_LEN: u32 = 1 << 31;
 /// The most layers or KV heads; far above any model, and low enough that sizes stay countable.
 pub const MAX_LAYERS_OR_HEADS: u32 = 65_536;
 /// The most slots in a pool: numbers below `u32::MAX`, which means "skip".
@@ -212,7 +214,7 @@ impl CacheConfig {
         check("num_kv_heads", self.num_kv_heads, heads)?;
         check("head_dim", self.head_dim, MAX_HEAD_DIM.into())?;
         check("block_size", self.block_size, MAX_BLOCK_SIZE.into())?;
-        check("max_seq_len", self.max_seq_len, any)?;
+        check("max_seq_len", self.max_seq_len, MAX_SEQ_LEN.into())?;
         check("max_sequences", self.max_sequences, any)?;
 
         let mut layout = KvLayout::without_pool(self);

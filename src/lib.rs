@@ -38,6 +38,8 @@
 #[cfg(feature = "cli")]
 pub mod bench;
 pub mod blocks;
+#[cfg(feature = "cli")]
+pub mod check;
 pub mod config;
 pub mod error;
 pub mod gpu;

@@ -1,32 +1,175 @@
-//! scratch
+//! Every kernel variant against the oracle: shapes, storage, splits, and errors planted on purpose.
+
+mod common;
+
+use common::{check, check_fault, gpu, profiles, with_splits};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvFormat;
-use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::*;
+use wgpu_paged_attention::harness::{Fault, Scene, SceneSpec};
+
+/// Seed of the random sampler; another one draws other shapes.
+const SEED: &str = "PAGED_ATTENTION_SEED";
+
+/// A shape with every format, on every form of the kernels.
+fn everywhere(spec: &SceneSpec) {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        for kv_format in KvFormat::ALL {
+            check(&gpu, &profile, &SceneSpec { kv_format, ..spec.clone() }, 1);
+        }
+    }
+}
+
 #[test]
-fn smoke() {
-    let gpu = Gpu::open(&GpuOptions::default()).unwrap();
-    let p = DeviceProfile::of(&gpu.device);
-    println!("{p:?}");
-    for p in [p.clone(), p.without_subgroups()] {
-        for fmt in [KvFormat::F32, KvFormat::F16] {
+fn lengths_around_every_block_edge_are_right_for_every_block_size() {
+    for block_size in [1, 5, 8, 16, 17, 32, 64, 128] {
+        let b = block_size;
+        let lens = [0, 1, b - 1, b, b + 1, 2 * b, 3 * b + 2, 0, 150];
+        everywhere(&SceneSpec { block_size, lse: true, ..SceneSpec::decode(4, 2, 32, &lens) });
+    }
+}
+
+#[test]
+fn every_head_dim_is_right_whatever_it_is_divisible_by() {
+    // 72, 80, 96, 112, 120, 160 and 192 are covered by value in tests/cases_shapes.rs
+    for head_dim in [1, 4, 5, 8, 12, 40, 64, 100, 128, 200, 256] {
+        everywhere(&SceneSpec::decode(3, 1, head_dim, &[1, 33, 16]));
+    }
+}
+
+#[test]
+fn every_ratio_of_query_heads_to_kv_heads_is_right() {
+    let Some(gpu) = gpu() else { return };
+    for (num_q_heads, num_kv_heads) in
+        [(28, 4), (12, 12), (32, 8), (8, 1), (24, 4), (40, 2), (48, 2), (14, 2), (71, 1), (80, 4), (9, 1), (5, 5)]
+    {
+        for profile in profiles(&gpu) {
+            check(&gpu, &profile, &SceneSpec::decode(num_q_heads, num_kv_heads, 16, &[19, 3]), 2);
+        }
+    }
+}
+
+#[test]
+fn a_contiguous_cache_gives_what_a_paged_one_gives() {
+    for paged in [true, false] {
+        everywhere(&SceneSpec { paged, lse: true, ..SceneSpec::decode(8, 2, 64, &[1, 15, 16, 17, 0, 40, 130]) });
+    }
+}
+
+#[test]
+fn prompts_and_chunks_and_single_tokens_may_share_a_batch() {
+    for paged in [true, false] {
+        let spec = SceneSpec { paged, lse: true, ..SceneSpec::decode(4, 2, 24, &[20, 37, 1, 0, 64, 5]) };
+        // a whole prompt, a chunk of one, a first token, nothing, one token behind a long past, more queries than keys
+        everywhere(&SceneSpec { query_lens: Some(vec![20, 9, 1, 0, 1, 8]), ..spec });
+    }
+}
+
+#[test]
+fn sequences_may_share_their_first_blocks() {
+    for shared_blocks in [1, 3] {
+        everywhere(&SceneSpec { shared_blocks, ..SceneSpec::decode(4, 1, 40, &[50, 64, 17, 90, 16]) });
+    }
+}
+
+#[test]
+fn a_row_is_right_in_one_split_and_in_many() {
+    let Some(gpu) = gpu() else { return };
+    // 256 tokens in 1, 2, 8 and 64 splits, and in pieces that fit neither block nor tile
+    for split_tokens in [256, 128, 32, 4, 37, 1] {
+        for profile in profiles(&gpu) {
+            for lse in [false, true] {
+                let spec = SceneSpec { lse, ..SceneSpec::decode(6, 2, 48, &[1, 17, 0, 256, 255, 33]) };
+                check(&gpu, &with_splits(&profile, split_tokens), &spec, 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_split_prompt_is_right_too() {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        let spec = SceneSpec { query_lens: Some(vec![33, 1, 70]), ..SceneSpec::decode(2, 1, 16, &[40, 90, 70]) };
+        check(&gpu, &with_splits(&profile, 16), &spec, 4);
+    }
+}
+
+#[test]
+fn the_oracle_notices_a_missing_block_and_a_stray_one_on_every_variant() {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        for kv_format in KvFormat::ALL {
             for paged in [true, false] {
-                for (hq, hkv, d) in [(8, 2, 64), (4, 4, 128), (7, 1, 80), (9, 1, 5), (2, 1, 256), (4, 2, 16)] {
-                    let mut s = SceneSpec::decode(hq, hkv, d, &[1, 15, 16, 17, 0, 33, 300]);
-                    s.kv_format = fmt;
-                    s.paged = paged;
-                    s.lse = true;
-                    let mut p = p.clone();
-                    p.split_tokens = if d == 64 { 64 } else { 1024 };
-                    let scene = Scene::random(&s, 1).unwrap();
-                    let got = scene.run(&gpu, &p, None).unwrap();
-                    println!("{:?} {:?} {hq} {hkv} {d} {paged} {:?}", p.exchange, fmt, scene.judge(&got));
-                    assert!(scene.judge(&got).is_ok());
-                    if paged {
-                        assert!(scene.judge(&scene.run(&gpu, &p, Some(Fault::SkipLastBlock)).unwrap()).is_err());
-                    }
-                    assert!(scene.judge(&scene.run(&gpu, &p, Some(Fault::StrayBlock)).unwrap()).is_err());
+                for split_tokens in [profile.split_tokens, 16] {
+                    let spec = SceneSpec { kv_format, paged, ..SceneSpec::decode(4, 2, 32, &[40, 19]) };
+                    let scene = Scene::random(&spec, 5).unwrap();
+                    let profile = with_splits(&profile, split_tokens);
+                    check_fault(&gpu, &profile, &scene, Fault::SkipLastBlock);
+                    check_fault(&gpu, &profile, &scene, Fault::StrayBlock);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn the_oracle_notices_an_output_that_is_off_by_little() {
+    let Some(gpu) = gpu() else { return };
+    let scene = Scene::random(&SceneSpec { lse: true, ..SceneSpec::decode(2, 1, 8, &[20]) }, 6).unwrap();
+    let good = common::run(&gpu, &profiles(&gpu)[0], &scene);
+    assert!(scene.judge(&good).is_ok());
+    for wrong in [1e-4, f32::NAN] {
+        let mut bad = good.clone();
+        bad.out[11] += wrong;
+        assert!(scene.judge(&bad).is_err(), "{wrong} in the output");
+        let mut bad = good.clone();
+        bad.lse[1] += wrong;
+        assert!(scene.judge(&bad).is_err(), "{wrong} in the log-sum-exp");
+    }
+    let mut short = good;
+    short.out.pop();
+    assert!(scene.judge(&short).is_err());
+}
+
+/// One of `choices`.
+fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
+    choices[rng.random_range(0..choices.len())]
+}
+
+fn random_spec(rng: &mut StdRng) -> (SceneSpec, u32) {
+    let num_kv_heads = rng.random_range(1..=4);
+    let num_q_heads = num_kv_heads * rng.random_range(1..=10);
+    let num_seqs = rng.random_range(1..=6);
+    let seq_lens: Vec<u32> = (0..num_seqs).map(|_| pick(rng, &[0, 1, 2, 15, 16, 31, 77, 130])).collect();
+    let prefill = rng.random_bool(0.4);
+    let query_lens = seq_lens.iter().map(|&len| rng.random_range(0..=len.min(20) + 1)).collect();
+    let spec = SceneSpec {
+        num_q_heads,
+        num_kv_heads,
+        head_dim: rng.random_range(1..=160),
+        kv_format: pick(rng, &KvFormat::ALL),
+        block_size: rng.random_range(1..=40),
+        paged: rng.random_bool(0.7),
+        seq_lens,
+        query_lens: prefill.then_some(query_lens),
+        shared_blocks: rng.random_range(0..=2),
+        lse: rng.random_bool(0.5),
+    };
+    (spec, pick(rng, &[8, 24, 64, 1024]))
+}
+
+#[test]
+fn random_shapes_are_right() {
+    let Some(gpu) = gpu() else { return };
+    let seed = std::env::var(SEED).ok().map_or(2026, |text| text.parse().expect("the seed is a number"));
+    println!("{SEED}={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    for round in 0..24 {
+        let (spec, split_tokens) = random_spec(&mut rng);
+        for profile in profiles(&gpu) {
+            check(&gpu, &with_splits(&profile, split_tokens), &spec, seed + round);
         }
     }
 }

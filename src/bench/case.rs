@@ -371,7 +371,9 @@ fn layout(inputs: &CaseInputs, mode: Mode) -> Result<KvLayout, ConfigError> {
     };
     // A contiguous sequence has its whole region, however short it is.
     let blocks = |len: u32| if mode == Mode::Paged { len.div_ceil(block_size) } else { 1 };
-    let num_blocks: u32 = inputs.lens.iter().map(|&len| blocks(len)).sum();
+    let num_blocks: u64 = inputs.lens.iter().map(|&len| u64::from(blocks(len))).sum();
+    // Too many for 32 bits are too many for the configuration, which says so.
+    let num_blocks = u32::try_from(num_blocks).unwrap_or(u32::MAX);
     CacheConfig::new(inputs.layers, inputs.shape.num_kv_heads, inputs.shape.head_dim)
         .with_kv_format(inputs.kv_format)
         .with_paged(mode == Mode::Paged)

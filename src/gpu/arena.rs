@@ -2,13 +2,14 @@
 //!
 //! `Queue::write_buffer` takes effect before everything in the next submit, so two steps of one submit need two
 //! buffers. A step therefore *leases* an arena, and gets one that the device has finished with: it comes back when the
-//! command buffer it was recorded into has run, or was dropped, and the [`Step`](super::Step) is gone as well. After a
+//! command buffers it was recorded into have run, or were dropped, and the [`Step`](super::Step) is gone as well. After a
 //! few steps no new arena is made.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::GpuError;
 use super::pipeline::{SharedLayouts, bind_group};
+use super::profile::DeviceProfile;
 use super::scope::scoped;
 
 /// One step's buffer, and the bind groups that read it.
@@ -38,6 +39,7 @@ impl ArenaPool {
         device: &wgpu::Device,
         layouts: &SharedLayouts,
         tables: &wgpu::Buffer,
+        profile: &DeviceProfile,
         bytes: u64,
     ) -> Result<Lease, GpuError> {
         let found = {
@@ -49,7 +51,7 @@ impl ArenaPool {
         };
         let arena = match found {
             Some(arena) if arena.words.size() >= bytes => arena,
-            _ => Arena::new(device, layouts, tables, bytes.next_power_of_two().max(4096))?,
+            _ => Arena::new(device, layouts, tables, profile.roomy_bytes(bytes))?,
         };
         Ok(Lease { arena: Some(arena), pool: self.clone() })
     }

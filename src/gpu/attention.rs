@@ -3,14 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use super::cache::{KvCache, Step, uniform};
+use super::cache::{Identity, KvCache, Step, pool_buffers, uniform};
 use super::error::GpuError;
 use super::params::{DecodeParams, MergeParams};
 use super::pipeline::{Slot, bind_group, bind_group_layout, compile};
 use super::scope::scoped;
 use super::shader::Kernel;
 use super::shape::{DecodeShape, KvShape};
-use crate::layout::KvLayout;
 
 /// What an attention computes; a model has one, or a few that its layers share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,12 +43,11 @@ impl AttentionSpec {
     }
 }
 
-/// Compiled kernels for an [`AttentionSpec`] over caches of one layout.
+/// Compiled kernels for an [`AttentionSpec`] over the cache that made it.
 #[derive(Debug)]
 pub struct Attention {
     spec: AttentionSpec,
-    layout: KvLayout,
-    split_tokens: u32,
+    cache: Identity,
     kernel: Kernel,
     shape: DecodeShape,
     decode: wgpu::ComputePipeline,
@@ -88,7 +86,8 @@ impl KvCache {
             return Err(GpuError::QueryHeads { num_q_heads, num_kv_heads });
         }
         let scale = spec.scale.unwrap_or_else(|| 1.0 / (layout.head_dim() as f32).sqrt());
-        if !(scale.is_finite() && scale > 0.0) {
+        // The kernels multiply by log2(e) as well.
+        if !((scale * std::f32::consts::LOG2_E).is_finite() && scale > 0.0) {
             return Err(GpuError::Scale { scale });
         }
         let (kv, group) = (KvShape::of(layout), num_q_heads / num_kv_heads);
@@ -124,8 +123,7 @@ impl KvCache {
         let merge_params = MergeParams { num_q_heads, ..Default::default() };
         Ok(Attention {
             spec,
-            layout: layout.clone(),
-            split_tokens: profile.split_tokens,
+            cache: self.identity().clone(),
             kernel,
             shape: DecodeShape::new(&kv, group, profile.exchange),
             decode,
@@ -144,8 +142,9 @@ impl KvCache {
     /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before.
     ///
     /// # Errors
-    /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Lse`], or an error that names the buffer; nothing is
-    /// recorded then.
+    /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Lse`], [`GpuError::LoopRounds`], [`GpuError::Limit`] if the
+    /// partial results exceed a binding, [`GpuError::Plan`] if there are too many workgroups, [`GpuError::OutOfMemory`],
+    /// or an error that names the buffer; nothing is recorded then.
     pub fn attend(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -156,12 +155,9 @@ impl KvCache {
     ) -> Result<(), GpuError> {
         let (device, profile) = (self.device(), self.profile());
         let segments = self.segments(layer)?;
-        let step_group = step.bind_group(self.layout())?;
-        if attention.layout != *self.layout() {
+        let step_group = step.bind_group(self)?;
+        if attention.cache != *self.identity() {
             return Err(GpuError::Foreign { what: "attention" });
-        }
-        if step.split_tokens != attention.split_tokens {
-            return Err(GpuError::Foreign { what: "plan of the step" });
         }
         if io.lse.is_some() != attention.spec.lse {
             return Err(GpuError::Lse { expected: attention.spec.lse });
@@ -171,7 +167,7 @@ impl KvCache {
         }
         let rounds = attention
             .shape
-            .loop_rounds(step.split_tokens, step.num_rows)
+            .loop_rounds(step.split_tokens.min(step.max_kv_len), step.num_rows)
             .max(2 * u64::from(step.max_splits_per_row) * u64::from(self.layout().head_dim().div_ceil(32) + 1));
         if rounds > profile.max_loop_rounds.into() {
             return Err(GpuError::LoopRounds { rounds, limit: profile.max_loop_rounds });
@@ -185,7 +181,9 @@ impl KvCache {
             Some(lse) => storage_binding("lse", lse, heads, profile)?,
             None => attention.no_lse.as_entire_buffer_binding(),
         };
-        check_disjoint(&[("q", q.buffer)], &[("out", out.buffer), ("lse", lse.buffer)])?;
+        let written = [("out", out.buffer), ("lse", lse.buffer)];
+        check_disjoint(&[("q", q.buffer)], &written)?;
+        check_disjoint(&pool_buffers(segments), &written)?;
         let partials = attention.partials(self, step)?;
         let partials = partials.as_entire_buffer_binding();
 
@@ -224,6 +222,7 @@ impl KvCache {
             pass.set_bind_group(1, io, &[]);
             pass.dispatch_workgroups(*x, *y, *z);
         }
+        step.keep(pass);
         Ok(())
     }
 }
@@ -241,13 +240,12 @@ impl Attention {
 
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
     fn partials(&self, cache: &KvCache, step: &Step) -> Result<wgpu::Buffer, GpuError> {
-        let record = u64::from(self.layout.head_dim()) + 2;
+        let record = u64::from(cache.layout().head_dim()) + 2;
         let elements = u64::from(step.num_partials) * u64::from(self.spec.num_q_heads) * record;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.size() < bytes {
-            let limit = cache.profile().max_binding_bytes.min(cache.profile().max_buffer_bytes);
-            *scratch = new_scratch(cache.device(), "paged.partials", bytes.next_power_of_two().min(limit))?;
+            *scratch = new_scratch(cache.device(), "paged.partials", cache.profile().roomy_bytes(bytes))?;
         }
         Ok(scratch.clone())
     }

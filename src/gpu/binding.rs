@@ -28,7 +28,8 @@ pub(super) fn storage_binding<'a>(
 
 /// Bytes of `elements` 4-byte elements, if one binding may hold them and 32 bits number them.
 pub(super) fn element_bytes(what: &'static str, elements: u64, profile: &DeviceProfile) -> Result<u64, GpuError> {
-    let limit = profile.max_binding_bytes.min(4 * u64::from(u32::MAX));
+    // Byte offsets wrap at 2^32 on some devices, whatever they offer.
+    let limit = profile.max_binding_bytes.min(u32::MAX.into());
     let needed = elements.saturating_mul(4);
     if needed > limit {
         return Err(GpuError::Limit { what, needed, limit });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wgpu::util::DeviceExt;
 
 use super::arena::{Arena, ArenaPool, Lease};
-use super::binding::{element_bytes, grid, storage_binding};
+use super::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use super::error::GpuError;
 use super::params::AppendParams;
 use super::pipeline::{SharedLayouts, Slot, bind_group, bind_group_layout, compile};
@@ -19,10 +19,12 @@ use crate::plan::{StepPlan, TableSource};
 /// K and V of all layers on a device, with the block tables of all sequences.
 ///
 /// It records into the caller's encoder and pass; it never submits, waits or reads back. Which block belongs to whom is
-/// decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), or by an engine that hands over its own tables
+/// decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), which keeps track of one cache's tables and
+/// must not be shared by two, or by an engine that hands over its own tables
 /// through [`StepPlan::plan_tables`].
 #[derive(Debug)]
 pub struct KvCache {
+    identity: Identity,
     device: wgpu::Device,
     layout: KvLayout,
     profile: DeviceProfile,
@@ -53,19 +55,30 @@ pub struct Segment {
     append_params: wgpu::Buffer,
 }
 
-/// A step whose words are on their way to the device; serves all layers.
+/// Tells caches apart, whatever their shape.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identity(Arc<()>);
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A step whose words are on their way to the device; serves all layers of the cache that began it.
 ///
-/// Keep it until the encoder given to [`KvCache::begin_step`] has been submitted, or dropped.
+/// What was recorded from it stays right when it is dropped.
 #[derive(Debug)]
 pub struct Step {
     lease: Arc<Lease>,
-    layout: KvLayout,
+    cache: Identity,
     source: TableSource,
     pub(super) num_rows: u32,
     pub(super) num_tokens: u32,
     pub(super) num_splits: u32,
     pub(super) num_partials: u32,
     pub(super) max_splits_per_row: u32,
+    pub(super) max_kv_len: u32,
     pub(super) split_tokens: u32,
 }
 
@@ -82,8 +95,9 @@ impl KvCache {
     /// Like [`new`](Self::new), with a profile of the caller's; for tests and for tuning.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// As [`new`](Self::new), and [`GpuError::Profile`] for a form that the device cannot run.
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
+        profile.check(device)?;
         let liveness = Liveness::new(device)?;
         let segments = layout.segments(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
         let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
@@ -112,6 +126,7 @@ impl KvCache {
         // Out of memory can also mean that the device went away.
         liveness.check()?;
         Ok(Self {
+            identity: Identity::default(),
             device: device.clone(),
             layout: layout.clone(),
             profile,
@@ -124,6 +139,10 @@ impl KvCache {
             arenas: ArenaPool::default(),
             liveness,
         })
+    }
+
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The shape of the cache.
@@ -161,8 +180,9 @@ impl KvCache {
     /// which they were begun. The upload is as long as the batch, whatever the context.
     ///
     /// # Errors
-    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::Limit`] for a plan larger than a binding,
-    /// [`GpuError::LoopRounds`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`]. Nothing is recorded then.
+    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::SplitTokens`] for one that was not made by
+    /// [`new_plan`](Self::new_plan), [`GpuError::Limit`] for one larger than a binding, [`GpuError::OutOfMemory`],
+    /// [`GpuError::DeviceLost`]. Nothing is recorded then.
     pub fn begin_step(
         &self,
         queue: &wgpu::Queue,
@@ -172,10 +192,14 @@ impl KvCache {
         if !plan.fits(&self.layout) {
             return Err(GpuError::Foreign { what: "plan" });
         }
+        let (given, expected) = (plan.split_tokens(), self.profile.split_tokens);
+        if given != expected {
+            return Err(GpuError::SplitTokens { given, expected });
+        }
         let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, &self.profile)?;
         let updates = grid(plan.updates().len() as u64, UPDATE_LANES, &self.profile)?;
         self.liveness.check()?;
-        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, bytes)?;
+        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, &self.profile, bytes)?;
         if let Some(Arena { words, staging, update, .. }) = lease.arena_mut() {
             plan.encode(staging);
             queue.write_buffer(words, 0, bytemuck::cast_slice(staging));
@@ -194,13 +218,14 @@ impl KvCache {
         encoder.on_submitted_work_done(move || drop(in_flight));
         Ok(Step {
             lease,
-            layout: self.layout.clone(),
+            cache: self.identity.clone(),
             source: plan.table_source(),
             num_rows: plan.num_rows(),
             num_tokens: plan.num_tokens(),
             num_splits: plan.num_splits(),
             num_partials: plan.num_partials(),
             max_splits_per_row: plan.max_splits_per_row(),
+            max_kv_len: plan.rows().iter().map(|row| row.kv_len).max().unwrap_or(0),
             split_tokens: plan.split_tokens(),
         })
     }
@@ -222,7 +247,7 @@ impl KvCache {
         v: wgpu::BufferSlice<'_>,
     ) -> Result<(), GpuError> {
         let segments = self.segments(layer)?;
-        let step_group = step.bind_group(&self.layout)?;
+        let step_group = step.bind_group(self)?;
         if step.num_tokens == 0 {
             return Ok(());
         }
@@ -230,6 +255,7 @@ impl KvCache {
         let elements = u64::from(step.num_tokens) * row;
         let k = storage_binding("k", k, elements, &self.profile)?;
         let v = storage_binding("v", v, elements, &self.profile)?;
+        check_disjoint(&[("k", k.buffer), ("v", v.buffer)], &pool_buffers(segments))?;
         let mut dispatches = Vec::with_capacity(segments.len());
         for segment in segments {
             let rows = u64::from(step.num_tokens) * u64::from(segment.num_heads);
@@ -247,11 +273,18 @@ impl KvCache {
             pass.set_bind_group(2, io, &[]);
             pass.dispatch_workgroups(*x, *y, *z);
         }
+        step.keep(pass);
         Ok(())
     }
 }
 
 impl Step {
+    /// Keeps the step's words until what `pass` recorded has run, or was dropped.
+    pub(super) fn keep(&self, pass: &wgpu::ComputePass<'_>) {
+        let in_flight = Arc::clone(&self.lease);
+        pass.on_submitted_work_done(move || drop(in_flight));
+    }
+
     /// Query tokens: rows of the output.
     pub fn num_rows(&self) -> u32 {
         self.num_rows
@@ -262,10 +295,10 @@ impl Step {
         self.num_tokens
     }
 
-    /// Bind group 0, for a cache of this shape.
-    pub(super) fn bind_group(&self, layout: &KvLayout) -> Result<&wgpu::BindGroup, GpuError> {
+    /// Bind group 0, for the cache that began the step.
+    pub(super) fn bind_group(&self, cache: &KvCache) -> Result<&wgpu::BindGroup, GpuError> {
         let foreign = GpuError::Foreign { what: "step" };
-        if self.layout != *layout {
+        if self.cache != cache.identity {
             return Err(foreign);
         }
         let arena = self.lease.arena().ok_or(foreign)?;
@@ -318,6 +351,11 @@ fn new_layer(
             })
         })
         .collect()
+}
+
+/// The pools of some segments, as arguments that are written.
+pub(super) fn pool_buffers(segments: &[Segment]) -> Vec<(&'static str, &wgpu::Buffer)> {
+    segments.iter().flat_map(|segment| [("the pool of K", &segment.k), ("the pool of V", &segment.v)]).collect()
 }
 
 /// A uniform buffer that never changes.

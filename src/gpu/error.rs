@@ -96,13 +96,31 @@ pub enum GpuError {
         /// What is foreign.
         what: &'static str,
     },
-    /// A plan that a failed or finished step left empty is fine; one that was cleared while its step is open is not.
+    /// Splits so long that the device would end the kernel's loops before they are done.
     #[error("one invocation would take {rounds} loop rounds, but this device stops after {limit}; use smaller splits")]
     LoopRounds {
         /// Rounds of the longest invocation.
         rounds: u64,
         /// Rounds the device completes.
         limit: u32,
+    },
+    /// A plan with splits of another length than the kernels were compiled for.
+    #[error("the plan has splits of {given} tokens, but the cache uses {expected}; make plans with KvCache::new_plan")]
+    SplitTokens {
+        /// The plan's.
+        given: u32,
+        /// The cache's.
+        expected: u32,
+    },
+    /// A profile that asks for what the device cannot do.
+    #[error("the profile's {field} is {value}; {limit}")]
+    Profile {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        limit: &'static str,
     },
     /// The device has no memory left.
     #[error("out of device memory while making {what} ({bytes} bytes); use a smaller cache")]

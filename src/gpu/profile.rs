@@ -1,9 +1,12 @@
 //! What the kernels need to know of a device: the one place that chooses a kernel's form.
 
+use super::error::GpuError;
 use super::shape::Exchange;
 
 /// Invocations of a workgroup whose lanes meet in workgroup memory.
 const WORKGROUP_LANES: u32 = 64;
+/// Beyond, the kernels' positions could wrap.
+const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 
 /// The form of the kernels on a device, and the limits that they keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,34 @@ impl DeviceProfile {
             offset_alignment: limits.min_storage_buffer_offset_alignment,
             software,
         }
+    }
+
+    /// Refuses a form that the device cannot run.
+    pub(super) fn check(&self, device: &wgpu::Device) -> Result<(), GpuError> {
+        if !(1..=MAX_SPLIT_TOKENS).contains(&self.split_tokens) {
+            let limit = "it must be from 1 to 2^30";
+            return Err(GpuError::Profile { field: "split_tokens", value: self.split_tokens.to_string(), limit });
+        }
+        let wrong = |limit| GpuError::Profile { field: "exchange", value: self.exchange.to_string(), limit };
+        let lanes = self.exchange.lanes();
+        let most = device.limits().max_compute_invocations_per_workgroup.min(256);
+        if !lanes.is_power_of_two() || !(4..=most).contains(&lanes) {
+            return Err(wrong("the lanes must be a power of two, from 4 to the invocations of a workgroup"));
+        }
+        let info = device.adapter_info();
+        let is_subgroup = lanes == info.subgroup_min_size && lanes == info.subgroup_max_size;
+        let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP);
+        if matches!(self.exchange, Exchange::Subgroup { .. }) && !(has_subgroups && is_subgroup) {
+            return Err(wrong("the device has no subgroups of that one size"));
+        }
+        Ok(())
+    }
+
+    /// Bytes for a buffer that grows: a power of two, or all that the device allows.
+    pub(super) fn roomy_bytes(&self, bytes: u64) -> u64 {
+        // A limit need not be a multiple of anything; a binding's size is.
+        let most = self.max_binding_bytes.min(self.max_buffer_bytes) & !15;
+        bytes.next_power_of_two().max(4096).min(most).max(bytes)
     }
 
     /// The same device without subgroup operations: what every kernel must also run on.

@@ -1,5 +1,8 @@
 //! wgpu's errors as values: everything that the library makes on a device is made inside error scopes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::error::GpuError;
 
 /// Runs `make`, which creates `what` of `bytes` bytes, and returns what it made unless wgpu complained.
@@ -30,9 +33,13 @@ pub(super) fn scoped<T>(
 
 /// Tells whether a device is lost. wgpu reports a loss only to a callback, and that belongs to the engine; creating
 /// things on a lost device fails silently.
+///
+/// A request to map a buffer fails at once if its device is gone; otherwise it is taken back.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    probe: wgpu::Buffer,
+    device: wgpu::Device,
+    /// One request at a time: a second one would fail because of the first.
+    probe: Mutex<wgpu::Buffer>,
 }
 
 impl Liveness {
@@ -45,23 +52,29 @@ impl Liveness {
                 mapped_at_creation: false,
             })
         })?;
-        let liveness = Self { probe };
+        let liveness = Self { device: device.clone(), probe: Mutex::new(probe) };
         liveness.check()?;
         Ok(liveness)
     }
 
-    /// A request to map a buffer fails at once if its device is gone; otherwise it is taken back.
     pub(super) fn check(&self) -> Result<(), GpuError> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        self.probe.map_async(wgpu::MapMode::Read, .., move |result| {
-            // The receiver is gone once the request has been taken back, and then nobody asks.
-            let _ = sender.send(result.is_ok());
-        });
-        let failed = receiver.try_recv() == Ok(false);
-        if failed {
+        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&refused);
+        // A lost device refuses without a word; whatever else is wrong with the request is a validation error.
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        probe.map_async(wgpu::MapMode::Read, .., move |result| seen.store(result.is_err(), Ordering::Relaxed));
+        // Before the request is taken back, which is a refusal too.
+        let refused = refused.load(Ordering::Relaxed);
+        let complained = pollster::block_on(scope.pop()).is_some();
+        if refused && !complained {
             return Err(GpuError::DeviceLost);
         }
-        self.probe.unmap();
+        // Another thread that polls the device may be half-way through mapping; that there is nothing to take back then
+        // is nobody's business.
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        probe.unmap();
+        drop(pollster::block_on(scope.pop()));
         Ok(())
     }
 }

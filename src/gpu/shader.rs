@@ -94,13 +94,9 @@ impl Kernel {
         }
         text.push_str(&constants.wgsl());
         for part in parts {
-            if self.needs_subgroups() {
-                text.push_str(&unroll(part, &constants)?);
-            } else {
-                // Shuffles want constants; without them nothing does. And Mesa turns a kernel with barriers into a
-                // coroutine, at a cost that explodes with the length of its text: minutes instead of seconds.
-                text.push_str(part);
-            }
+            // The only marked loops are the decode kernel's; see DecodeShape::unrolled.
+            let unrolled = self.needs_subgroups();
+            text.push_str(&if unrolled { unroll(part, &constants)? } else { part.to_owned() });
         }
         Ok(text)
     }

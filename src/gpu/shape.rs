@@ -114,13 +114,16 @@ pub(super) struct DecodeShape {
     key_groups: u32,
     units: u32,
     parts: u32,
+    /// Whether the marked loops are written out.
+    unrolled: bool,
 }
 
 impl DecodeShape {
     pub(super) fn new(kv: &KvShape, group: u32, exchange: Exchange) -> Self {
+        // A kernel that serves nothing has no text worth compiling, but asking for it is no reason to panic.
+        let (group, lanes, units) = (group.max(1), exchange.lanes().max(1), kv.units().max(1));
         let group_tiles = group.div_ceil(MAX_GROUP_TILE);
-        let lanes = exchange.lanes();
-        let fitting = (lanes / kv.units()).max(1);
+        let fitting = (lanes / units).max(1);
         Self {
             group,
             group_tile: group.div_ceil(group_tiles),
@@ -129,8 +132,11 @@ impl DecodeShape {
             keys_per_lane: exchange.keys_per_lane(),
             // the largest power of two, so that it divides the lanes
             key_groups: 1 << fitting.ilog2(),
-            units: kv.units(),
+            units,
             parts: kv.parts(),
+            // Shuffles want constants; without them nothing does. And Mesa turns a kernel with barriers into a
+            // coroutine, at a cost that explodes with the length of its text: minutes instead of seconds.
+            unrolled: matches!(exchange, Exchange::Subgroup { .. }),
         }
     }
 
@@ -164,17 +170,27 @@ impl DecodeShape {
         }
     }
 
-    /// Loop rounds of one invocation for `split_tokens` keys and `num_rows` rows; see
+    /// Loop rounds of one invocation for `keys` keys and `num_rows` rows, or a few more; see
     /// [`DeviceProfile::max_loop_rounds`](super::DeviceProfile::max_loop_rounds).
-    pub(super) fn loop_rounds(&self, split_tokens: u32, num_rows: u32) -> u64 {
-        // Loops that stay loops: the tiles, their keys, the reductions, loading the query, finding the row.
-        let tiles = u64::from(split_tokens.div_ceil(self.tile())) + 1;
-        let reductions = u64::from(self.lanes.ilog2()) + 1;
-        let per_tile = u64::from(self.keys_per_lane)
-            * u64::from(self.lanes / self.key_groups + 1)
-            * u64::from(self.units.div_ceil(self.lanes / self.key_groups))
-            + u64::from(self.group_tile) * reductions;
-        let query = u64::from(self.group_tile * self.units * self.parts).div_ceil(u64::from(self.lanes)) + 1;
-        tiles * per_tile + 2 * query + u64::from(num_rows.max(1).ilog2()) + 2
+    pub(super) fn loop_rounds(&self, keys: u32, num_rows: u32) -> u64 {
+        let wide = u64::from;
+        let (group, keys_per_lane, parts) = (wide(self.group_tile), wide(self.keys_per_lane), wide(self.parts));
+        let lanes_per_row = self.lanes / self.key_groups;
+        let slices = wide(self.units.div_ceil(lanes_per_row));
+        let outputs = group * slices * parts;
+        let reductions = (wide(self.lanes.ilog2()) + 2) * (group + 1);
+        // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
+        let score = wide(self.units) * (3 + keys_per_lane + parts * (2 + group * (2 + keys_per_lane)));
+        let softmax = group * (4 + 3 * keys_per_lane) + outputs + reductions;
+        let add = slices * (2 + keys_per_lane * (2 + wide(lanes_per_row) * (2 + parts * (2 + group))));
+        let once = 2 * reductions + outputs * (8 + wide(self.key_groups)) + group * wide(self.units) * parts;
+        let tiles = wide(keys.div_ceil(self.tile())) + 1;
+        let per_tile = if self.unrolled {
+            // The loop over keys of V is left, where it is long.
+            slices * keys_per_lane * (wide(lanes_per_row) + 1) + 1
+        } else {
+            3 + 2 * keys_per_lane + score + softmax + add
+        };
+        tiles * per_tile + once + wide(num_rows.max(1).ilog2()) + 2
     }
 }

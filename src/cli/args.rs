@@ -1,0 +1,206 @@
+//! What can be asked for.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use wgpu_paged_attention::bench::models::{CaseSpec, MAX_BATCH, MAX_CONTEXT, ModelShape};
+use wgpu_paged_attention::bench::options::Op;
+use wgpu_paged_attention::bench::workload::Workload;
+use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
+
+/// More runs than anybody has time for.
+const MAX_SAMPLES: u32 = 100_000;
+/// A day.
+const MAX_SECONDS: f64 = 86_400.0;
+
+const EXIT_STATUSES: &str = "\
+Exit status:
+  0    done, and everything is right
+  1    a wrong result, a failed measurement, or a report that could not be written
+  2    wrong usage, or a file that cannot be read or written
+  3    no adapter, none of that name, or only software where --require-gpu is given
+  130  ended by Ctrl-C; what was measured is printed and written";
+
+const PROGRAM_HELP: &str = "\
+Without a command, `bench` is run; its options may follow at once.
+
+Examples:
+  paged-attention                                  measure what suits the adapter
+  paged-attention devices                          what there is to measure on
+  paged-attention check --quick                    are the results right here?
+  paged-attention bench --case 8,1024,32,8,128 --json out.json";
+
+const BENCH_HELP: &str = "\
+Every case is first compared with a reference on the CPU; one that is wrong has no numbers and makes the run fail.
+Paged and contiguous runs alternate, so that their quotient is the price of paging.
+
+Examples:
+  paged-attention bench                                       all models, sizes that suit the adapter
+  paged-attention bench --model llama-3-8b --batch 8 --context 1024,4096
+  paged-attention bench --case 8,1024,32,8,128 --kv-dtype f32,f16
+  paged-attention bench --workload azure-conv --batch 64 --context 8192
+  paged-attention bench --trace requests.csv --require-gpu --json out.json";
+
+const CHECK_HELP: &str = "\
+Runs each form of the kernels (f32 and f16, paged and contiguous, with and without subgroups) on heads and lengths that
+are easy to get wrong, and first plants faults that must be noticed.
+
+Examples:
+  paged-attention check
+  paged-attention check --quick --json check.json
+  paged-attention check --adapter nvidia --require-gpu";
+
+/// A paged KV cache and PagedAttention for every device that wgpu reaches: look at devices, check, measure.
+#[derive(Debug, Parser)]
+#[command(name = "paged-attention", version, override_usage = "paged-attention [COMMAND] [OPTIONS]", after_help = format!("{PROGRAM_HELP}\n\n{EXIT_STATUSES}"))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the adapters, what they offer and which kernels they would get.
+    #[command(after_help = EXIT_STATUSES)]
+    Devices(DevicesArgs),
+    /// Compare every form of the kernels with a reference on the CPU.
+    #[command(after_help = format!("{CHECK_HELP}\n\n{EXIT_STATUSES}"))]
+    Check(CheckArgs),
+    /// Measure append and decode, paged and contiguous.
+    #[command(after_help = format!("{BENCH_HELP}\n\n{EXIT_STATUSES}"))]
+    Bench(BenchArgs),
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Write the list to this file as well.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Which adapter.
+#[derive(Debug, Args)]
+pub struct AdapterArgs {
+    /// Part of the adapter's name in any case, or its number in `devices` [default: the first].
+    #[arg(long, value_name = "NAME|NUMBER")]
+    pub adapter: Option<String>,
+    /// Refuse an adapter that computes on the CPU (exit status 3).
+    #[arg(long)]
+    pub require_gpu: bool,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The adapter.
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Few scenes: seconds, even on a CPU.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of all inputs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write the result to this file as well.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The adapter.
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Operations: append, decode [default: both].
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    pub op: Vec<Op>,
+    /// Models by name [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = models(), conflicts_with = "case")]
+    pub model: Vec<ModelShape>,
+    /// One case by its numbers: BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM; may be repeated.
+    #[arg(long, value_name = "B,CTX,HQ,HKV,D", conflicts_with_all = ["batch", "context"])]
+    pub case: Vec<CaseSpec>,
+    /// Storage of K and V: f32, f16 [default: f16].
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
+    pub kv_dtype: Vec<KvFormat>,
+    /// Tokens per block [default: 16].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_BLOCK_SIZE))]
+    pub block_size: Vec<u32>,
+    /// Sequences in a batch [default: what suits the adapter].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = up_to(MAX_BATCH))]
+    pub batch: Vec<u32>,
+    /// Tokens of a sequence; with --trace or --workload, the most it may have [default: what suits the adapter].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_CONTEXT))]
+    pub context: Vec<u32>,
+    /// Timed runs of every case [default: what fits into the time].
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_SAMPLES))]
+    pub samples: Option<u32>,
+    /// Take the lengths from a request log: CSV with arrival_s,prompt_tokens,output_tokens, or an Azure, BurstGPT or
+    /// Mooncake trace [default: all sequences as long as the context].
+    #[arg(long, value_name = "FILE", conflicts_with = "workload")]
+    pub trace: Option<PathBuf>,
+    /// Draw the lengths from a fit to a published request log.
+    #[arg(long, value_name = "NAME", value_parser = workloads())]
+    pub workload: Option<Workload>,
+    /// Seed of all inputs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Time for the whole run; what is short of it has fewer samples, never fewer than five.
+    #[arg(long, value_name = "SECONDS", default_value = "100", value_parser = seconds)]
+    pub time_budget: Duration,
+    /// Few, small cases: to see that everything works.
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the report to this file as well, after every case.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn up_to(max: u32) -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=i64::from(max))
+}
+
+fn models() -> impl TypedValueParser<Value = ModelShape> {
+    let values = ModelShape::BUILT_IN.into_iter().filter_map(|model| match model.name {
+        Cow::Borrowed(name) => Some(PossibleValue::new(name)),
+        // Only shapes by their numbers make up a name.
+        Cow::Owned(_) => None,
+    });
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<ModelShape>())
+}
+
+fn workloads() -> impl TypedValueParser<Value = Workload> {
+    let values = Workload::BUILT_IN.map(|workload| PossibleValue::new(workload.name).help(workload.source));
+    PossibleValuesParser::new(values).try_map(|name| Workload::by_name(&name))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= MAX_SECONDS);
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("give seconds above 0, up to {MAX_SECONDS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn seconds_have_limits() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "NaN", "inf", "86401", "ten", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

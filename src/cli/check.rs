@@ -1,0 +1,75 @@
+//! `paged-attention check`: the kernels against the oracle, in words.
+
+use std::fmt::Write;
+
+use wgpu_paged_attention::bench::report::render_banner;
+use wgpu_paged_attention::check::{self, CheckOptions, CheckReport};
+
+use super::args::CheckArgs;
+use super::output::{JsonFile, Progress, print};
+use super::status::{Failure, Status};
+
+/// Failures that are printed in full; the JSON has all of them.
+const SHOWN: usize = 5;
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
+    let json = JsonFile::prepare(args.json.as_deref())?;
+    let gpu = super::open(&args.adapter)?;
+    let options = CheckOptions { quick: args.quick, seed: args.seed };
+    let (bar, mut done) = (Progress::new(), 0);
+    let report = check::run(&gpu, &options, &mut |progress| match progress {
+        check::Progress::Started { total } => bar.start(total),
+        check::Progress::Done { label } => {
+            done += 1;
+            bar.at(done, label);
+        }
+    });
+    bar.finish();
+    print(&render(&report))?;
+    if let Some(file) = json {
+        let text = report
+            .to_json()
+            .map_err(|error| Failure::new(Status::Failed, format!("cannot write the check as JSON: {error}")))?;
+        file.write(&text)?;
+    }
+    Ok(Status::of_check(&report))
+}
+
+fn render(report: &CheckReport) -> String {
+    let mut text = render_banner(&report.adapter);
+    // Writing to a string cannot fail, here and below.
+    for group in &report.groups {
+        let name = format!("{} {} {}", group.kv_dtype, group.mode, group.exchange);
+        let failed = match group.failures.len() {
+            0 => "ok".to_owned(),
+            failed => format!("{failed} WRONG"),
+        };
+        let _ =
+            write!(text, "\n{name:<28} {:>3} scenes  worst error {:.1e}  {failed}", group.scenes, group.worst_error);
+    }
+    let noticed = report.self_test.iter().filter(|planted| planted.noticed).count();
+    let _ = write!(text, "\nplanted faults noticed: {noticed} of {} ({:.1} s)", report.self_test.len(), report.seconds);
+    for planted in report.self_test.iter().filter(|planted| !planted.noticed) {
+        let _ = write!(text, "\n  the check is blind: {} in {}: {}", planted.fault, planted.kernel, planted.answer);
+    }
+    for failure in report.failures().take(SHOWN) {
+        let _ = write!(text, "\nWRONG {}: {}", failure.kernel, failure.scene);
+        let _ = write!(text, "\n  lengths {:?}\n  {}", failure.seq_lens, failure.error);
+    }
+    let failed = report.failures().count();
+    if failed > SHOWN {
+        let _ = write!(text, "\n{} more; --json has all of them", failed - SHOWN);
+    }
+    let verdict = match (report.passed(), failed) {
+        (true, _) => "passed: every form of the kernels agrees with the oracle".to_owned(),
+        (false, 0) => "FAILED: the check cannot tell right from wrong on this adapter".to_owned(),
+        (false, failed) => format!(
+            "FAILED: {failed} scenes disagree with the oracle; --seed {} shows them again, and a newer driver may be \
+             the remedy",
+            report.seed
+        ),
+    };
+    let _ = write!(text, "\n{verdict}");
+    text
+}

@@ -1,0 +1,137 @@
+//! What the test binaries share: a device or a reason to skip, the forms of the kernels, and closed-form scenes.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use wgpu_paged_attention::gpu::{DeviceProfile, Exchange, KvCache};
+use wgpu_paged_attention::harness::{Fault, Gpu, GpuOptions, OpenError, Outcome, Scene, SceneSpec};
+use wgpu_paged_attention::wgpu;
+
+/// Set to 1 where a missing adapter is a fault of the machine, as in CI.
+const REQUIRE_ADAPTER: &str = "PAGED_ATTENTION_REQUIRE_ADAPTER";
+
+/// A device with the recommended features and limits, or `None` after the reason has been printed.
+pub fn gpu() -> Option<Gpu> {
+    gpu_with(&GpuOptions::default())
+}
+
+/// A device within WebGPU's default limits.
+pub fn gpu_default_limits() -> Option<Gpu> {
+    gpu_with(&GpuOptions { default_limits: true, ..Default::default() })
+}
+
+/// A device without any optional feature.
+pub fn gpu_featureless() -> Option<Gpu> {
+    gpu_with(&GpuOptions { features: Some(wgpu::Features::empty()), ..Default::default() })
+}
+
+/// A machine without an adapter skips; an adapter that gives no device is a failure everywhere.
+pub fn gpu_with(options: &GpuOptions) -> Option<Gpu> {
+    match Gpu::open(options) {
+        Ok(gpu) => Some(gpu),
+        Err(error @ OpenError::NoAdapter) => {
+            let required = std::env::var(REQUIRE_ADAPTER).is_ok_and(|value| value == "1");
+            assert!(!required, "{REQUIRE_ADAPTER} is set, but {error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing.
+pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
+    let own = DeviceProfile::of(&gpu.device);
+    let plain = own.clone().without_subgroups();
+    if own == plain { vec![own] } else { vec![own, plain] }
+}
+
+/// The same profile with another split length.
+pub fn with_splits(profile: &DeviceProfile, split_tokens: u32) -> DeviceProfile {
+    DeviceProfile { split_tokens, ..profile.clone() }
+}
+
+/// Runs a scene and panics with everything that is needed to run it again.
+#[track_caller]
+pub fn run(gpu: &Gpu, profile: &DeviceProfile, scene: &Scene) -> Outcome {
+    scene.run(gpu, profile, None).unwrap_or_else(|error| panic!("{}: {error}", describe(profile, &scene.spec)))
+}
+
+/// Runs a scene of random data and compares it with the oracle.
+#[track_caller]
+pub fn check(gpu: &Gpu, profile: &DeviceProfile, spec: &SceneSpec, seed: u64) {
+    let at = || format!("{}, seed {seed}", describe(profile, spec));
+    let scene = Scene::random(spec, seed).unwrap_or_else(|error| panic!("{}: {error}", at()));
+    let outcome = run(gpu, profile, &scene);
+    if let Err(verdict) = scene.judge(&outcome) {
+        panic!("{}: {verdict}", at());
+    }
+}
+
+/// Runs a scene with a planted fault; the oracle must notice.
+#[track_caller]
+pub fn check_fault(gpu: &Gpu, profile: &DeviceProfile, scene: &Scene, fault: Fault) {
+    let at = || format!("{} with {fault:?}", describe(profile, &scene.spec));
+    let outcome = scene.run(gpu, profile, Some(fault)).unwrap_or_else(|error| panic!("{}: {error}", at()));
+    assert!(scene.judge(&outcome).is_err(), "{}: the oracle noticed nothing", at());
+}
+
+fn describe(profile: &DeviceProfile, spec: &SceneSpec) -> String {
+    format!("{} with splits of {}: {spec:?}", profile.exchange, profile.split_tokens)
+}
+
+/// A scene whose keys are all zero, so that a row's output is the mean of the values it sees.
+pub fn mean_scene(spec: &SceneSpec, value: impl Fn(usize, u32, u32, u32) -> f32) -> Scene {
+    let mut scene = Scene::random(spec, 7).unwrap();
+    scene.fill(|_, _, _, _| 0.0, value);
+    scene
+}
+
+/// Asserts that every element is near its closed form.
+#[track_caller]
+pub fn assert_near(got: &[f32], want: impl Fn(usize) -> f32, tolerance: f32) {
+    for (at, &got) in got.iter().enumerate() {
+        let want = want(at);
+        assert!((got - want).abs() <= tolerance, "element {at}: {got} instead of {want}");
+    }
+}
+
+/// The bits of a slice: equal NaNs are equal, and −0 is not 0.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Every word of every pool, layer by layer, K before V.
+pub fn pool_words(gpu: &Gpu, cache: &KvCache) -> Vec<u32> {
+    let mut words = Vec::new();
+    for layer in 0..cache.layout().num_layers() {
+        for segment in cache.segments(layer).unwrap() {
+            words.extend(gpu.read::<u32>(&segment.k).unwrap());
+            words.extend(gpu.read::<u32>(&segment.v).unwrap());
+        }
+    }
+    words
+}
+
+/// Writes one word all over the pools.
+pub fn fill_pools(gpu: &Gpu, cache: &KvCache, word: u32) {
+    for layer in 0..cache.layout().num_layers() {
+        for segment in cache.segments(layer).unwrap() {
+            for pool in [&segment.k, &segment.v] {
+                let words = vec![word; (pool.size() / 4) as usize];
+                gpu.queue.write_buffer(pool, 0, bytemuck::cast_slice(&words));
+            }
+        }
+    }
+}
+
+/// Whether the device is Mesa's software one.
+pub fn is_lavapipe(gpu: &Gpu) -> bool {
+    gpu.is_software() && gpu.info.name.to_lowercase().contains("llvmpipe")
+}
+
+/// Subgroups of a profile, if it uses them.
+pub fn subgroup_lanes(profile: &DeviceProfile) -> Option<u32> {
+    match profile.exchange {
+        Exchange::Subgroup { lanes } => Some(lanes),
+        Exchange::Workgroup { .. } => None,
+    }
+}
