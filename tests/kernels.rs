@@ -26,15 +26,19 @@ fn lengths_around_every_block_edge_are_right_for_every_block_size() {
     for block_size in [1, 5, 8, 16, 17, 32, 64, 128] {
         let b = block_size;
         let lens = [0, 1, b - 1, b, b + 1, 2 * b, 3 * b + 2, 0, 150];
-        everywhere(&SceneSpec { block_size, lse: true, ..SceneSpec::decode(4, 2, 32, &lens) });
+        everywhere(&SceneSpec { block_size, lse: true, ..SceneSpec::decode(2, 1, 16, &lens) });
     }
 }
 
 #[test]
 fn every_head_dim_is_right_whatever_it_is_divisible_by() {
-    // 72, 80, 96, 112, 120, 160 and 192 are covered by value in tests/cases_shapes.rs
-    for head_dim in [1, 4, 5, 8, 12, 40, 64, 100, 128, 200, 256] {
-        everywhere(&SceneSpec::decode(3, 1, head_dim, &[1, 33, 16]));
+    // Software devices take seconds to compile a wide head for several query heads, so the wide ones serve one.
+    for (group, head_dim) in [(3, 1), (3, 4), (3, 5), (3, 8), (3, 12), (3, 40), (2, 64), (1, 100), (1, 128), (1, 200)] {
+        everywhere(&SceneSpec::decode(group, 1, head_dim, &[1, 33, 16]));
+    }
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        check(&gpu, &profile, &SceneSpec::decode(1, 1, 256, &[1, 33, 16]), 1);
     }
 }
 
@@ -45,7 +49,7 @@ fn every_ratio_of_query_heads_to_kv_heads_is_right() {
         [(28, 4), (12, 12), (32, 8), (8, 1), (24, 4), (40, 2), (48, 2), (14, 2), (71, 1), (80, 4), (9, 1), (5, 5)]
     {
         for profile in profiles(&gpu) {
-            check(&gpu, &profile, &SceneSpec::decode(num_q_heads, num_kv_heads, 16, &[19, 3]), 2);
+            check(&gpu, &profile, &SceneSpec::decode(num_q_heads, num_kv_heads, 8, &[19, 3]), 2);
         }
     }
 }
@@ -53,7 +57,7 @@ fn every_ratio_of_query_heads_to_kv_heads_is_right() {
 #[test]
 fn a_contiguous_cache_gives_what_a_paged_one_gives() {
     for paged in [true, false] {
-        everywhere(&SceneSpec { paged, lse: true, ..SceneSpec::decode(8, 2, 64, &[1, 15, 16, 17, 0, 40, 130]) });
+        everywhere(&SceneSpec { paged, lse: true, ..SceneSpec::decode(4, 2, 64, &[1, 15, 16, 17, 0, 40, 130]) });
     }
 }
 
@@ -80,7 +84,7 @@ fn a_row_is_right_in_one_split_and_in_many() {
     for split_tokens in [256, 128, 32, 4, 37, 1] {
         for profile in profiles(&gpu) {
             for lse in [false, true] {
-                let spec = SceneSpec { lse, ..SceneSpec::decode(6, 2, 48, &[1, 17, 0, 256, 255, 33]) };
+                let spec = SceneSpec { lse, ..SceneSpec::decode(4, 2, 24, &[1, 17, 0, 256, 255, 33]) };
                 check(&gpu, &with_splits(&profile, split_tokens), &spec, 3);
             }
         }
@@ -103,7 +107,7 @@ fn the_oracle_notices_a_missing_block_and_a_stray_one_on_every_variant() {
         for kv_format in KvFormat::ALL {
             for paged in [true, false] {
                 for split_tokens in [profile.split_tokens, 16] {
-                    let spec = SceneSpec { kv_format, paged, ..SceneSpec::decode(4, 2, 32, &[40, 19]) };
+                    let spec = SceneSpec { kv_format, paged, ..SceneSpec::decode(2, 2, 16, &[40, 19]) };
                     let scene = Scene::random(&spec, 5).unwrap();
                     let profile = with_splits(&profile, split_tokens);
                     check_fault(&gpu, &profile, &scene, Fault::SkipLastBlock);
@@ -140,7 +144,8 @@ fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
 
 fn random_spec(rng: &mut StdRng) -> (SceneSpec, u32) {
     let num_kv_heads = rng.random_range(1..=4);
-    let num_q_heads = num_kv_heads * rng.random_range(1..=10);
+    let (widest, group) = pick(rng, &[(160, 1), (72, 2), (40, 4), (16, 10)]);
+    let num_q_heads = num_kv_heads * rng.random_range(1..=group);
     let num_seqs = rng.random_range(1..=6);
     let seq_lens: Vec<u32> = (0..num_seqs).map(|_| pick(rng, &[0, 1, 2, 15, 16, 31, 77, 130])).collect();
     let prefill = rng.random_bool(0.4);
@@ -148,7 +153,7 @@ fn random_spec(rng: &mut StdRng) -> (SceneSpec, u32) {
     let spec = SceneSpec {
         num_q_heads,
         num_kv_heads,
-        head_dim: rng.random_range(1..=160),
+        head_dim: rng.random_range(1..=widest),
         kv_format: pick(rng, &KvFormat::ALL),
         block_size: rng.random_range(1..=40),
         paged: rng.random_bool(0.7),
@@ -166,7 +171,7 @@ fn random_shapes_are_right() {
     let seed = std::env::var(SEED).ok().map_or(2026, |text| text.parse().expect("the seed is a number"));
     println!("{SEED}={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    for round in 0..24 {
+    for round in 0..16 {
         let (spec, split_tokens) = random_spec(&mut rng);
         for profile in profiles(&gpu) {
             check(&gpu, &with_splits(&profile, split_tokens), &spec, seed + round);

@@ -3,20 +3,21 @@
 //! Nothing is printed: [`run`] returns a [`CheckReport`]. A check that cannot fail proves nothing, so planted faults
 //! come first, and the check has failed if one of them is taken for a right answer.
 
+mod job;
 mod report;
 mod scenes;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{available_parallelism, scope};
 use std::time::Instant;
 
-use rand::Rng;
-
-use crate::bench::seed::rng_for;
 use crate::config::KvFormat;
 use crate::gpu::{DeviceProfile, Exchange};
-use crate::harness::{Fault, Gpu, Scene, Verdict};
+use crate::harness::{Fault, Gpu};
+
+use job::{Answer, Job};
 
 pub use report::{CheckReport, GroupReport, PlantedFault, SCHEMA, SceneFailure};
 pub use scenes::{CheckScene, scenes};
@@ -126,37 +127,6 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     report
 }
 
-/// One scene in one form of the kernel.
-#[derive(Clone, Copy, Debug)]
-struct Job<'a> {
-    variant: Variant,
-    scene: &'a CheckScene,
-    fault: Option<Fault>,
-}
-
-/// The largest error, or what is wrong.
-type Answer = Result<f64, Verdict>;
-
-impl Job<'_> {
-    fn label(&self) -> String {
-        let fault = if self.fault.is_some() { ", planted fault" } else { "" };
-        format!("{}: {}{fault}", self.variant.label(), self.scene.label())
-    }
-
-    fn run(&self, gpu: &Gpu, profile: &DeviceProfile, seed: u64) -> Answer {
-        let mut spec = self.scene.spec.clone();
-        (spec.kv_format, spec.paged) = (self.variant.format, self.variant.paged);
-        let mut profile = DeviceProfile { exchange: self.variant.exchange, ..profile.clone() };
-        if let Some(split_tokens) = self.scene.split_tokens {
-            profile.split_tokens = split_tokens;
-        }
-        // By its own name, so that a scene has the same data whichever others are run.
-        let seed = rng_for(&self.scene.label(), seed).next_u64();
-        let scene = Scene::random(&spec, seed)?;
-        scene.judge(&scene.run(gpu, &profile, self.fault)?)
-    }
-}
-
 /// The answers, in the order of the jobs.
 fn run_all(
     gpu: &Gpu,
@@ -167,18 +137,18 @@ fn run_all(
 ) -> Vec<Answer> {
     progress(Progress::Started { total: jobs.len() });
     let threads = available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    let next = AtomicUsize::new(0);
+    let (next, turn) = (AtomicUsize::new(0), Mutex::new(()));
     let (sender, receiver) = channel();
     let mut answers: Vec<(usize, Answer)> = Vec::new();
     scope(|scope| {
         for _ in 0..threads {
-            let (sender, next) = (sender.clone(), &next);
+            let (sender, next, turn) = (sender.clone(), &next, &turn);
             scope.spawn(move || {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(at) else { break };
                     // The receiver is gone only if the thread that owns it has panicked.
-                    let _ = sender.send((at, job.run(gpu, profile, seed)));
+                    let _ = sender.send((at, job.run(gpu, profile, seed, turn)));
                 }
             });
         }
@@ -196,6 +166,7 @@ fn run_all(
 mod tests {
     use super::*;
     use crate::bench::report::Adapter;
+    use crate::harness::Verdict;
     use crate::reference::Mismatch;
 
     fn variant() -> Variant {

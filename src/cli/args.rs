@@ -73,7 +73,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Measure append and decode, paged and contiguous.
     #[command(after_help = format!("{BENCH_HELP}\n\n{EXIT_STATUSES}"))]
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
 }
 
 /// Arguments of `devices`.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use wgpu::util::DeviceExt;
-
 use super::arena::{Arena, ArenaPool, Lease};
 use super::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use super::error::GpuError;
@@ -360,9 +358,16 @@ pub(super) fn pool_buffers(segments: &[Segment]) -> Vec<(&'static str, &wgpu::Bu
 
 /// A uniform buffer that never changes.
 pub(super) fn uniform<T: bytemuck::Pod>(device: &wgpu::Device, label: &str, value: &T) -> wgpu::Buffer {
-    device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+    let buffer = device.create_buffer(&wgpu::BufferDescriptor {
         label: Some(label),
-        contents: bytemuck::bytes_of(value),
+        size: size_of::<T>() as u64,
         usage: wgpu::BufferUsages::UNIFORM,
-    })
+        mapped_at_creation: true,
+    });
+    // A buffer that was not made has no range; the error scope around this knows why.
+    if let Ok(mut range) = buffer.get_mapped_range_mut(..) {
+        range.copy_from_slice(bytemuck::bytes_of(value));
+    }
+    buffer.unmap();
+    buffer
 }

@@ -53,28 +53,33 @@ impl Liveness {
             })
         })?;
         let liveness = Self { device: device.clone(), probe: Mutex::new(probe) };
-        liveness.check()?;
+        // Nobody else can be in the way of a new buffer: one that cannot be mapped was never made.
+        if liveness.probe_refused().0 {
+            return Err(GpuError::DeviceLost);
+        }
         Ok(liveness)
     }
 
     pub(super) fn check(&self) -> Result<(), GpuError> {
+        // A lost device refuses without a word; whatever else is wrong with the request is a validation error.
+        if self.probe_refused() == (true, false) { Err(GpuError::DeviceLost) } else { Ok(()) }
+    }
+
+    /// Whether a request to map was refused, and whether wgpu complained of it.
+    fn probe_refused(&self) -> (bool, bool) {
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&refused);
-        // A lost device refuses without a word; whatever else is wrong with the request is a validation error.
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         probe.map_async(wgpu::MapMode::Read, .., move |result| seen.store(result.is_err(), Ordering::Relaxed));
         // Before the request is taken back, which is a refusal too.
         let refused = refused.load(Ordering::Relaxed);
         let complained = pollster::block_on(scope.pop()).is_some();
-        if refused && !complained {
-            return Err(GpuError::DeviceLost);
-        }
         // Another thread that polls the device may be half-way through mapping; that there is nothing to take back then
         // is nobody's business.
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         probe.unmap();
         drop(pollster::block_on(scope.pop()));
-        Ok(())
+        (refused, complained)
     }
 }

@@ -1,0 +1,368 @@
+//! The binary, as its users meet it: help, refusals, exit statuses, and what it writes.
+//!
+//! That a failed case ends a run with status 1 is tested beside the function that decides it, `src/cli/status.rs`.
+#![cfg(feature = "cli")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use wgpu_paged_attention::harness::{Gpu, GpuOptions};
+
+/// A case that takes milliseconds.
+const TINY: [&str; 5] = ["bench", "--case", "1,17,2,1,8", "--samples", "5"];
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_paged-attention")).args(args).output().expect("the binary starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The run is refused with this status and an error that has these words.
+fn refused(args: &[&str], status: i32, words: &[&str]) {
+    let output = run(args);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
+    assert!(text.starts_with("error: "), "{args:?}: {text}");
+    assert!(output.stdout.is_empty(), "{args:?}: nothing is measured or listed");
+    for word in words {
+        assert!(text.contains(word), "{args:?}: {word:?} is not in {text}");
+    }
+}
+
+fn succeeded(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}: {:?}\n{}{}", output.status, stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// A directory of this test's own.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("the target directory can be written");
+    path
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("the file is there")).expect("the file is JSON")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the target directory has a plain name")
+}
+
+/// Whether there is an adapter, and whether it is a program on the CPU; says why a test is skipped.
+fn adapter(test: &str) -> Option<bool> {
+    match Gpu::open(&GpuOptions::default()) {
+        Ok(gpu) => Some(gpu.is_software()),
+        Err(error) if std::env::var_os("PAGED_ATTENTION_REQUIRE_ADAPTER").is_some_and(|value| value == "1") => {
+            panic!("PAGED_ATTENTION_REQUIRE_ADAPTER=1, but {error}")
+        }
+        Err(error) => {
+            eprintln!("skipped {test}: {error}");
+            None
+        }
+    }
+}
+
+#[track_caller]
+fn has_keys(value: &Value, keys: &[&str]) {
+    let mut found: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+    let mut wanted = keys.to_vec();
+    found.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn help_names_the_commands_their_examples_and_every_exit_status() {
+    let help = succeeded(&["--help"]);
+    for word in ["devices", "check", "bench", "Without a command", "Examples:", "Exit status:", "130"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    for (command, words) in [
+        ("devices", &["--json"][..]),
+        ("check", &["--adapter", "--require-gpu", "--quick", "--seed", "--json", "Examples:"]),
+        ("bench", &["--case", "--kv-dtype", "--block-size", "--trace", "--workload", "azure-conv", "sharegpt"]),
+        ("bench", &["llama-3-8b", "--time-budget", "--samples", "--json", "Examples:"]),
+    ] {
+        let help = succeeded(&[command, "--help"]);
+        assert!(help.contains("Exit status:"), "{command}: {help}");
+        words.iter().for_each(|word| assert!(help.contains(word), "{command} {word}: {help}"));
+    }
+    assert!(succeeded(&["--version"]).contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn unknown_commands_and_options_are_usage_errors() {
+    refused(&["measure"], 2, &["measure", "--help"]);
+    refused(&["--fast"], 2, &["--fast"]);
+    refused(&["check", "--fast"], 2, &["--fast"]);
+    refused(&["bench", "--model", "gpt-9"], 2, &["gpt-9", "llama-13b", "gemma-3-270m"]);
+    refused(&["bench", "--workload", "chat"], 2, &["chat", "azure-conv", "deepseek-r1"]);
+    refused(&["bench", "--kv-dtype", "f8"], 2, &["f8", "f32", "f16"]);
+    refused(&["bench", "--op", "prefill"], 2, &["prefill", "append", "decode"]);
+    refused(&["bench", "--trace", "a.csv", "--workload", "sharegpt"], 2, &["--trace", "--workload"]);
+    refused(&["bench", "--case", "1,8,2,1,8", "--batch", "3"], 2, &["--case", "--batch"]);
+}
+
+#[test]
+fn every_field_of_a_case_is_checked_and_named() {
+    for (case, words) in [
+        ("1,2,3", &["3 fields", "BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM"][..]),
+        ("1,2,3,3,8,9", &["6 fields"]),
+        ("0,128,8,2,64", &["batch", "\"0\"", "65535"]),
+        ("1,0,8,2,64", &["context", "\"0\""]),
+        ("1,128,0,2,64", &["num_q_heads", "4096"]),
+        ("1,128,8,x,64", &["num_kv_heads", "\"x\""]),
+        ("1,128,8,2,257", &["head_dim", "257", "256"]),
+        ("1,128,8,3,64", &["num_q_heads 8", "num_kv_heads 3"]),
+        ("1,-5,8,2,64", &["context", "-5"]),
+        ("99999999999,1,8,2,64", &["batch", "99999999999"]),
+    ] {
+        refused(&["bench", "--case", case], 2, words);
+    }
+}
+
+#[test]
+fn numbers_outside_their_limits_are_refused_with_the_limit() {
+    for (option, value, limit) in [
+        ("--samples", "0", "1..="),
+        ("--block-size", "0", "1..=65536"),
+        ("--block-size", "65537", "1..=65536"),
+        ("--batch", "0", "1..=65535"),
+        ("--context", "0", "1..="),
+        ("--context", "16,0", "1..="),
+        ("--time-budget", "0", "86400"),
+        ("--time-budget", "NaN", "86400"),
+        ("--seed", "x", "--seed"),
+    ] {
+        refused(&["bench", option, value], 2, &[option, limit]);
+    }
+}
+
+#[test]
+fn a_bad_request_log_is_refused_with_file_line_and_field() {
+    let log = directory("trace").join("log.csv");
+    let file = text(&log);
+    let args = ["bench", "--trace", file];
+    refused(&args, 2, &[file, "--trace"]);
+    for (content, words) in [
+        ("", &["no requests"][..]),
+        ("a,b,c\n1,2,3\n", &[":1:", "unknown header", "arrival_s,prompt_tokens,output_tokens"]),
+        ("arrival_s,prompt_tokens,output_tokens\n0.0,5,6\n1.0,-5,6\n", &[":3:", "prompt_tokens", "-5"]),
+        ("arrival_s,prompt_tokens,output_tokens\n0.0,5,many\n", &[":2:", "output_tokens", "many"]),
+        ("arrival_s,prompt_tokens,output_tokens\n0.0,5\n", &[":2:", "2 fields"]),
+        ("arrival_s,prompt_tokens,output_tokens\n2.0,5,6\n1.0,5,6\n", &[":3:", "arrival_s", "sort"]),
+    ] {
+        std::fs::write(&log, content).expect("the directory can be written");
+        refused(&args, 2, words);
+        refused(&args, 2, &[file]);
+    }
+}
+
+#[test]
+fn a_json_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    let directory = directory("json");
+    let missing = directory.join("missing").join("out.json");
+    for command in ["devices", "check", "bench"] {
+        refused(&[command, "--json", text(&missing)], 2, &["--json", text(&missing), "directory"]);
+        refused(&[command, "--json", text(&directory)], 2, &["regular file"]);
+        refused(&[command, "--json", "-"], 2, &["stdout"]);
+    }
+    #[cfg(unix)]
+    refused(&["devices", "--json", "/dev/null"], 2, &["regular file"]);
+    let left: Vec<_> = std::fs::read_dir(&directory).expect("it is there").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn devices_are_listed_with_what_they_are() {
+    let Some(software) = adapter("devices_are_listed_with_what_they_are") else { return };
+    let file = directory("devices").join("devices.json");
+    let table = succeeded(&["devices", "--json", text(&file)]);
+    let json = read_json(&file);
+    has_keys(&json, &["schema", "adapters"]);
+    let first = &json["adapters"][0];
+    has_keys(
+        first,
+        &["number", "name", "device_type", "software", "backend", "driver", "kernel", "limits", "features"],
+    );
+    has_keys(
+        &first["limits"],
+        &[
+            "storage_binding_bytes",
+            "buffer_bytes",
+            "workgroup_memory_bytes",
+            "workgroup_invocations",
+            "storage_offset_alignment",
+        ],
+    );
+    has_keys(&first["features"], &["subgroups", "subgroup_min_size", "subgroup_max_size", "shader_f16", "timestamps"]);
+    assert_eq!(first["software"], json!(software));
+    for key in ["name", "driver", "kernel", "device_type"] {
+        assert!(table.contains(first[key].as_str().expect("a text")), "{key}: {table}");
+    }
+    assert_eq!(table.contains("YES, computes on the CPU"), software || table.contains("Cpu"));
+}
+
+#[test]
+fn an_adapter_that_does_not_exist_ends_with_status_3() {
+    if adapter("an_adapter_that_does_not_exist_ends_with_status_3").is_none() {
+        // Then there is none at all, and that has the same status.
+        return refused(&TINY, 3, &["adapter", "install"]);
+    }
+    for command in ["check", "bench"] {
+        refused(&[command, "--adapter", "no such card"], 3, &["no such card", "there are"]);
+        refused(&[command, "--adapter", "99"], 3, &["99"]);
+    }
+}
+
+#[test]
+fn a_software_adapter_is_no_gpu() {
+    let Some(software) = adapter("a_software_adapter_is_no_gpu") else { return };
+    if !software {
+        eprintln!("skipped a_software_adapter_is_no_gpu: the first adapter is a GPU");
+        return;
+    }
+    for command in ["check", "bench"] {
+        refused(&[command, "--require-gpu"], 3, &["a GPU is required", "--require-gpu"]);
+    }
+    let table = succeeded(&TINY);
+    assert!(table.contains("SOFTWARE ADAPTER"), "{table}");
+}
+
+#[test]
+fn a_quick_check_passes_and_notices_its_planted_faults() {
+    let Some(software) = adapter("a_quick_check_passes_and_notices_its_planted_faults") else { return };
+    let file = directory("check").join("check.json");
+    let output = succeeded(&["check", "--quick", "--json", text(&file)]);
+    assert!(output.contains("passed") && output.contains("planted faults noticed"), "{output}");
+    assert_eq!(output.contains("SOFTWARE ADAPTER"), software);
+    let json = read_json(&file);
+    has_keys(&json, &["schema", "adapter", "seed", "quick", "seconds", "groups", "self_test"]);
+    let groups = json["groups"].as_array().expect("a list");
+    assert!(groups.len() >= 4, "f32 and f16, paged and contiguous: {groups:?}");
+    for group in groups {
+        has_keys(group, &["kv_dtype", "mode", "exchange", "scenes", "worst_error", "failures"]);
+        assert_eq!(group["failures"], json!([]));
+        assert!(group["worst_error"].as_f64().is_some_and(|error| error > 0.0), "rounding leaves something: {group}");
+    }
+    let planted = json["self_test"].as_array().expect("a list");
+    assert_eq!(planted.len(), 2 * groups.len());
+    assert!(planted.iter().all(|fault| fault["noticed"] == json!(true)));
+}
+
+#[test]
+fn a_benchmark_writes_the_published_json() {
+    let Some(software) = adapter("a_benchmark_writes_the_published_json") else { return };
+    let file = directory("bench").join("out.json");
+    let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
+    let json = read_json(&file);
+    has_keys(&json, &["schema", "command", "seed", "adapter", "ceilings", "results", "pairs", "failures"]);
+    has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
+    has_keys(&json["ceilings"], &["read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
+    assert_eq!((&json["seed"], &json["adapter"]["software"]), (&json!(7), &json!(software)));
+    assert_eq!(json["failures"], json!([]));
+    let command = json["command"].as_str().expect("a text");
+    assert!(command.starts_with("paged-attention bench --case 1,17,2,1,8 --samples 5 --kv-dtype f32,f16"), "{command}");
+
+    let results = json["results"].as_array().expect("a list");
+    for op in ["append", "decode"] {
+        for kv_dtype in ["f32", "f16"] {
+            for mode in ["paged", "contiguous"] {
+                let found = results
+                    .iter()
+                    .filter(|result| result["op"] == op && result["kv_dtype"] == kv_dtype && result["mode"] == mode);
+                assert_eq!(found.count(), 1, "{op} {kv_dtype} {mode}");
+            }
+        }
+    }
+    assert_eq!(results.len(), 8);
+    for result in results {
+        has_keys(
+            result,
+            &[
+                "op",
+                "model",
+                "num_q_heads",
+                "num_kv_heads",
+                "head_dim",
+                "kv_dtype",
+                "block_size",
+                "batch",
+                "context",
+                "tokens",
+                "mode",
+                "workload",
+                "input_hash",
+                "timing",
+                "samples_us",
+                "median_us",
+                "p25_us",
+                "p75_us",
+                "wall_median_us",
+                "cold_us",
+                "bytes",
+                "gb_s",
+                "fraction_of_read",
+                "max_abs_error",
+            ],
+        );
+        assert_eq!(result["samples_us"].as_array().map(Vec::len), Some(5));
+        assert_eq!((&result["context"], &result["workload"]), (&json!(17), &json!("uniform")));
+        assert!(result["median_us"].as_f64().is_some_and(|time| time > 0.0));
+    }
+    let pairs = json["pairs"].as_array().expect("a list");
+    assert_eq!(pairs.len(), 4);
+    for pair in pairs {
+        has_keys(
+            pair,
+            &[
+                "op",
+                "model",
+                "kv_dtype",
+                "block_size",
+                "batch",
+                "context",
+                "workload",
+                "paged_over_contiguous",
+                "samples",
+            ],
+        );
+    }
+    for word in ["adapter: ", "ceilings: ", "paged", "contiguous", "append", "decode"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert!(!table.contains('\u{1b}'), "no colours in a pipe: {table:?}");
+    assert!(!file.with_extension("json.tmp").exists(), "nothing is left beside the file");
+}
+
+#[test]
+fn lengths_come_from_a_log_or_a_workload() {
+    if adapter("lengths_come_from_a_log_or_a_workload").is_none() {
+        return;
+    }
+    let directory = directory("lengths");
+    let (log, file) = (directory.join("log.csv"), directory.join("out.json"));
+    std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,6\n1.0,9,2\n").expect("it can be written");
+    let case = ["bench", "--op", "decode", "--case", "4,64,2,1,8", "--samples", "5", "--json", text(&file)];
+    for (source, name) in [(["--trace", text(&log)], "log.csv"), (["--workload", "sharegpt"], "sharegpt")] {
+        let table = succeeded(&[&case[..], &source[..]].concat());
+        assert!(table.contains(name), "{table}");
+        let json = read_json(&file);
+        assert_eq!(json["results"].as_array().map(Vec::len), Some(2), "one operation, both modes");
+        assert_eq!(json["results"][0]["workload"], json!(name));
+        assert!(json["results"][0]["context"].as_u64().is_some_and(|longest| longest <= 64));
+    }
+    std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,0\n").expect("it can be written");
+    let output = run(&[&case[..], &["--trace", text(&log)]].concat());
+    assert_eq!(output.status.code(), Some(2), "a log without any output: {}", stderr(&output));
+}

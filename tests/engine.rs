@@ -1,0 +1,430 @@
+//! The cache as an engine uses it: steps, encoders, threads, and input that must be refused.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{assert_near, bits, fill_pools, gpu, pool_words, profiles, with_splits};
+use wgpu_paged_attention::blocks::{CacheManager, SeqId};
+use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::error::{LayoutError, TableError};
+use wgpu_paged_attention::gpu::{
+    Attention, AttentionIo, AttentionSpec, DeviceProfile, Exchange, GpuError, KvCache, Step,
+};
+use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec};
+use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::plan::{RawTables, StepPlan};
+use wgpu_paged_attention::wgpu::{self, BufferUsages};
+
+const HEADS: u32 = 2;
+const DIM: u32 = 16;
+const ROW: usize = (HEADS * DIM) as usize;
+
+fn layout(num_blocks: u32) -> KvLayout {
+    let config =
+        CacheConfig::new(2, HEADS, DIM).with_num_blocks(num_blocks).with_max_seq_len(256).with_max_sequences(8);
+    config.with_kv_format(KvFormat::F32).layout().unwrap()
+}
+
+/// A cache, its manager and an attention with as many query heads as KV heads.
+struct Engine<'a> {
+    gpu: &'a Gpu,
+    cache: KvCache,
+    attention: Attention,
+    manager: CacheManager,
+    plan: StepPlan,
+}
+
+impl<'a> Engine<'a> {
+    fn new(gpu: &'a Gpu, num_blocks: u32) -> Self {
+        let layout = layout(num_blocks);
+        let cache = KvCache::new(&gpu.device, &layout).unwrap();
+        fill_pools(gpu, &cache, u32::MAX);
+        let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
+        let (manager, plan) = (CacheManager::new(&layout).unwrap(), cache.new_plan());
+        Self { gpu, cache, attention, manager, plan }
+    }
+
+    /// Reserves tokens, records both layers and commits; the work is left in `encoder`. Returns the output's buffer.
+    fn step(&mut self, encoder: &mut wgpu::CommandEncoder, requests: &[(SeqId, u32)], v: &[f32]) -> wgpu::Buffer {
+        self.manager.reserve(requests, &mut self.plan).unwrap();
+        let step = self.cache.begin_step(&self.gpu.queue, encoder, &self.plan).unwrap();
+        let out = self.record(encoder, &step, v);
+        self.manager.commit(&mut self.plan).unwrap();
+        out
+    }
+
+    fn record(&self, encoder: &mut wgpu::CommandEncoder, step: &Step, v: &[f32]) -> wgpu::Buffer {
+        let k = self.gpu.storage("k", &vec![0.0_f32; v.len()]);
+        let (v, q) = (self.gpu.storage("v", v), self.gpu.storage("q", &vec![1.0_f32; v.len()]));
+        let out = self.gpu.storage("out", &vec![123.0_f32; step.num_rows() as usize * ROW]);
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for layer in 0..2 {
+            self.cache.append(&mut pass, step, layer, k.slice(..), v.slice(..)).unwrap();
+            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+            self.cache.attend(&mut pass, &self.attention, step, layer, io).unwrap();
+        }
+        out
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.gpu.device.create_command_encoder(&Default::default())
+    }
+}
+
+/// V of tokens `range`, each holding its position.
+fn positions(range: std::ops::Range<u32>) -> Vec<f32> {
+    range.flat_map(|position| vec![position as f32; ROW]).collect()
+}
+
+#[test]
+fn two_steps_of_one_submit_see_their_own_lengths() {
+    // W07: V = t, so 5 tokens give 2.0 and 6 give 2.5
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let seq = engine.manager.create_sequence().unwrap();
+    let mut encoder = engine.encoder();
+    engine.step(&mut encoder, &[(seq, 4)], &positions(0..4));
+    let first = engine.step(&mut encoder, &[(seq, 1)], &positions(4..5));
+    let second = engine.step(&mut encoder, &[(seq, 1)], &positions(5..6));
+    gpu.submit(encoder);
+    assert_near(&gpu.read(&first).unwrap(), |_| 2.0, 1e-6);
+    assert_near(&gpu.read(&second).unwrap(), |_| 2.5, 1e-6);
+}
+
+#[test]
+fn a_step_recorded_into_a_later_encoder_stays_right_after_it_is_dropped() {
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let (a, b) = (engine.manager.create_sequence().unwrap(), engine.manager.create_sequence().unwrap());
+    let (mut begun, mut recorded) = (engine.encoder(), engine.encoder());
+    engine.manager.reserve(&[(a, 3)], &mut engine.plan).unwrap();
+    let step = engine.cache.begin_step(&gpu.queue, &mut begun, &engine.plan).unwrap();
+    gpu.submit(begun);
+    let out = engine.record(&mut recorded, &step, &positions(0..3));
+    engine.manager.commit(&mut engine.plan).unwrap();
+    drop(step);
+    // would take the first step's words, if they came back too early
+    let mut other = engine.encoder();
+    engine.step(&mut other, &[(b, 2)], &positions(7..9));
+    gpu.submit(recorded);
+    gpu.submit(other);
+    let out: Vec<f32> = gpu.read(&out).unwrap();
+    assert_near(&out[2 * ROW..], |_| 1.0, 1e-6);
+}
+
+#[test]
+fn one_prompt_fed_in_any_chunks_gives_the_same_pools_and_outputs() {
+    // I18, I11: 37 tokens, over two block edges
+    let Some(gpu) = gpu() else { return };
+    let mut all = Vec::new();
+    for chunks in [vec![37], vec![16, 16, 5], vec![16, 1, 20], vec![1; 37]] {
+        let mut engine = Engine::new(&gpu, 3);
+        let seq = engine.manager.create_sequence().unwrap();
+        let (mut from, mut outs) = (0, Vec::new());
+        for chunk in chunks {
+            let mut encoder = engine.encoder();
+            let out = engine.step(&mut encoder, &[(seq, chunk)], &positions(from..from + chunk));
+            gpu.submit(encoder);
+            outs.extend(gpu.read::<f32>(&out).unwrap());
+            from += chunk;
+        }
+        assert_near(&outs, |at| (at / ROW) as f32 / 2.0, 1e-4);
+        all.push((pool_words(&gpu, &engine.cache), bits(&outs)));
+    }
+    assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "chunks show in the pools or in the outputs");
+}
+
+#[test]
+fn blocks_may_change_hands_while_work_is_in_flight() {
+    // P13, P16: fifty steps without waiting, sequences coming and going in a pool that has just room for them
+    let Some(gpu) = gpu() else { return };
+    let outputs = |wait: bool| {
+        let mut engine = Engine::new(&gpu, 4);
+        let mut seqs = [engine.manager.create_sequence().unwrap(), engine.manager.create_sequence().unwrap()];
+        let mut outs = Vec::new();
+        for turn in 0..50_u32 {
+            let at = (turn % 2) as usize;
+            engine.manager.release(seqs[at]).unwrap();
+            seqs[at] = engine.manager.create_sequence().unwrap();
+            let tokens = 17 + turn % 15;
+            let mut encoder = engine.encoder();
+            let v: Vec<f32> = (0..tokens).flat_map(|t| vec![(turn * 100 + t) as f32; ROW]).collect();
+            outs.push(engine.step(&mut encoder, &[(seqs[at], tokens)], &v));
+            gpu.queue.submit([encoder.finish()]);
+            if wait {
+                gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+            }
+        }
+        outs.iter().map(|out| bits(&gpu.read::<f32>(out).unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(outputs(true), outputs(false));
+}
+
+#[test]
+fn a_reused_row_of_the_table_does_not_follow_its_old_tail() {
+    // P13: row 0 held 6 blocks, then 2; the blocks belong to another sequence now
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let a = engine.manager.create_sequence().unwrap();
+    let mut encoder = engine.encoder();
+    engine.step(&mut encoder, &[(a, 96)], &positions(0..96));
+    engine.manager.release(a).unwrap();
+    let b = engine.manager.create_sequence().unwrap();
+    let c = engine.manager.create_sequence().unwrap();
+    engine.step(&mut encoder, &[(c, 90)], &positions(0..90));
+    let out = engine.step(&mut encoder, &[(b, 20)], &positions(0..20));
+    let again = engine.step(&mut encoder, &[(c, 1)], &positions(90..91));
+    gpu.submit(encoder);
+    assert_near(&gpu.read::<f32>(&out).unwrap(), |at| (at / ROW) as f32 / 2.0, 1e-4);
+    assert_near(&gpu.read::<f32>(&again).unwrap(), |_| 45.0, 1e-4);
+}
+
+#[test]
+fn threads_may_begin_steps_while_another_polls() {
+    let Some(gpu) = gpu() else { return };
+    let engine = Engine::new(&gpu, 8);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                gpu.device.poll(wgpu::PollType::Poll).unwrap();
+            }
+        });
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let plan = engine.cache.new_plan();
+                    (0..200).all(|_| engine.cache.begin_step(&gpu.queue, &mut engine.encoder(), &plan).is_ok())
+                })
+            })
+            .collect();
+        let fine = workers.into_iter().all(|worker| worker.join().is_ok_and(|fine| fine));
+        done.store(true, Ordering::Relaxed);
+        assert!(fine, "a healthy device was taken for a lost one");
+    });
+}
+
+#[test]
+fn padding_slots_and_long_k_write_nothing_else() {
+    // R03, R05: only slots 3 and 7 change, in every layer, head and pool
+    let Some(gpu) = gpu() else { return };
+    let config = CacheConfig::new(1, 2, 2).with_block_size(4).with_num_blocks(2).with_max_seq_len(8);
+    for format in KvFormat::ALL {
+        let layout = config.clone().with_kv_format(format).layout().unwrap();
+        let cache = KvCache::new(&gpu.device, &layout).unwrap();
+        fill_pools(&gpu, &cache, 0xdead_beef);
+        let before = pool_words(&gpu, &cache);
+        let mut plan = cache.new_plan();
+        let tables = |slots: &'static [i64], rows: &'static [u32]| RawTables {
+            block_table: &[0],
+            max_blocks: 1,
+            seq_lens: &[0],
+            cu_seqlens_q: Some(rows),
+            slot_mapping: Some(slots),
+        };
+        plan.plan_tables(&layout, &tables(&[3, -1, 7, -1], &[0, 4])).unwrap();
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+        // eight rows of K and V, four of which the step knows
+        let data = gpu.storage("kv", &[1.5_f32; 8 * 4]);
+        cache
+            .append(&mut encoder.begin_compute_pass(&Default::default()), &step, 0, data.slice(..), data.slice(..))
+            .unwrap();
+        gpu.submit(encoder);
+        let after = pool_words(&gpu, &cache);
+        let row_words = (layout.row_units() * 4) as usize;
+        for (at, (before, after)) in before.iter().zip(&after).enumerate() {
+            // [K, V][block][head][slot in block][words]
+            let row = at / row_words;
+            let slot = row / 8 % 2 * 4 + row % 4;
+            assert_eq!(before != after, slot == 3 || slot == 7, "word {at} of slot {slot}");
+        }
+        let error = plan.plan_tables(&layout, &tables(&[3, -1, 7], &[0, 4])).unwrap_err();
+        assert!(matches!(error, TableError::Length { .. }), "{error}");
+    }
+}
+
+#[test]
+fn block_ids_that_do_not_exist_are_refused_where_they_are_used() {
+    // R01: 2^26 words would wrap to block 0 on some devices
+    let layout = layout(8);
+    for id in [8, 1000, 1 << 26, 1 << 31, u32::MAX] {
+        let mut plan = StepPlan::new(64);
+        let plan_with = |plan: &mut StepPlan, table: &[u32]| {
+            let tables = RawTables {
+                block_table: table,
+                max_blocks: 3,
+                seq_lens: &[20],
+                cu_seqlens_q: None,
+                slot_mapping: None,
+            };
+            plan.plan_tables(&layout, &tables)
+        };
+        let error = plan_with(&mut plan, &[1, id, 2]).unwrap_err();
+        assert!(matches!(error, TableError::InvalidBlock { row: 0, col: 1, .. }), "{error}");
+        assert_eq!((plan.num_rows(), plan.num_tokens()), (0, 0));
+        plan_with(&mut plan, &[1, 2, id]).unwrap();
+        assert!(!plan.inline_tables().contains(&id), "an unused column travels to the device");
+    }
+}
+
+#[test]
+fn wrong_buffers_are_refused_by_name_and_leave_the_pools_alone() {
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let seq = engine.manager.create_sequence().unwrap();
+    engine.manager.reserve(&[(seq, 2)], &mut engine.plan).unwrap();
+    let before = pool_words(&gpu, &engine.cache);
+    let mut encoder = engine.encoder();
+    let step = engine.cache.begin_step(&gpu.queue, &mut encoder, &engine.plan).unwrap();
+    let good = gpu.storage("good", &vec![1.0_f32; 4 * ROW]);
+    let other = gpu.storage("other", &vec![1.0_f32; 4 * ROW]);
+    let short = gpu.storage("short", &vec![1.0_f32; 2 * ROW - 1]);
+    let copy_only = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: 1024,
+        usage: BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    });
+    let own = &engine.cache.segments(0).unwrap()[0].v;
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let cache = &engine.cache;
+        let mut append = |layer, k: wgpu::BufferSlice<'_>, v: wgpu::BufferSlice<'_>| {
+            cache.append(&mut pass, &step, layer, k, v).unwrap_err()
+        };
+        let g = good.slice(..);
+        assert!(matches!(append(2, g, g), GpuError::Layer { layer: 2, num_layers: 2 }));
+        assert!(matches!(append(0, short.slice(..), g), GpuError::TooSmall { argument: "k", given, needed }
+            if given == 4 * (2 * ROW as u64 - 1) && needed == 8 * ROW as u64));
+        assert!(matches!(append(0, g, copy_only.slice(..)), GpuError::Usage { argument: "v", .. }));
+        assert!(matches!(append(0, good.slice(4..), g), GpuError::Alignment { argument: "k", offset: 4, .. }));
+        assert!(matches!(append(0, g, own.slice(..)), GpuError::SharedBuffer { read: "v", .. }));
+
+        let mut attend = |attention: &Attention, q: &wgpu::Buffer, out: &wgpu::Buffer, lse: Option<&wgpu::Buffer>| {
+            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: lse.map(|lse| lse.slice(..)) };
+            cache.attend(&mut pass, attention, &step, 0, io).unwrap_err()
+        };
+        let attention = &engine.attention;
+        assert!(matches!(attend(attention, &good, &good, None), GpuError::SharedBuffer { read: "q", written: "out" }));
+        assert!(matches!(attend(attention, &good, own, None), GpuError::SharedBuffer { written: "out", .. }));
+        assert!(matches!(attend(attention, &short, &other, None), GpuError::TooSmall { argument: "q", .. }));
+        assert!(matches!(attend(attention, &good, &other, Some(&other)), GpuError::Lse { expected: false }));
+        let with_lse = cache.attention(AttentionSpec::new(HEADS).with_lse()).unwrap();
+        assert!(matches!(attend(&with_lse, &good, &other, None), GpuError::Lse { expected: true }));
+    }
+    gpu.submit(encoder);
+    assert_eq!(before, pool_words(&gpu, &engine.cache), "a refused append wrote");
+
+    // and the same step can still be recorded right
+    let mut encoder = engine.encoder();
+    let out = engine.record(&mut encoder, &step, &positions(0..2));
+    gpu.submit(encoder);
+    assert_near(&gpu.read::<f32>(&out).unwrap(), |at| (at / ROW) as f32 / 2.0, 1e-6);
+}
+
+#[test]
+fn plans_steps_and_attentions_of_another_cache_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    let mut one = Engine::new(&gpu, 8);
+    let twin = Engine::new(&gpu, 8);
+    let seq = one.manager.create_sequence().unwrap();
+    one.manager.reserve(&[(seq, 1)], &mut one.plan).unwrap();
+    let mut encoder = one.encoder();
+    let smaller = KvCache::new(&gpu.device, &layout(4)).unwrap();
+    let error = smaller.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "plan" }), "{error}");
+    let mut own_splits = StepPlan::new(3);
+    let tables = RawTables { block_table: &[0], max_blocks: 1, seq_lens: &[1], cu_seqlens_q: None, slot_mapping: None };
+    own_splits.plan_tables(one.cache.layout(), &tables).unwrap();
+    let error = one.cache.begin_step(&gpu.queue, &mut encoder, &own_splits).unwrap_err();
+    assert!(matches!(error, GpuError::SplitTokens { given: 3, .. }), "{error}");
+
+    let step = one.cache.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap();
+    let (a, b) = (gpu.storage("a", &[0.0_f32; ROW]), gpu.storage("b", &[0.0_f32; ROW]));
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let error = twin.cache.append(&mut pass, &step, 0, a.slice(..), b.slice(..)).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "step" }), "{error}");
+    let io = AttentionIo { q: a.slice(..), out: b.slice(..), lse: None };
+    let error = one.cache.attend(&mut pass, &twin.attention, &step, 0, io).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "attention" }), "{error}");
+}
+
+#[test]
+fn attentions_and_profiles_that_make_no_sense_are_refused() {
+    // R11
+    let Some(gpu) = gpu() else { return };
+    let engine = Engine::new(&gpu, 8);
+    for num_q_heads in [0, 1, 3] {
+        let error = engine.cache.attention(AttentionSpec::new(num_q_heads)).unwrap_err();
+        assert!(matches!(error, GpuError::QueryHeads { num_kv_heads: HEADS, .. }), "{error}");
+    }
+    for scale in [f32::NAN, f32::INFINITY, 0.0, -1.0, f32::MAX] {
+        let error = engine.cache.attention(AttentionSpec::new(HEADS).with_scale(scale)).unwrap_err();
+        assert!(matches!(error, GpuError::Scale { .. }), "{error}");
+    }
+    let profile = DeviceProfile::of(&gpu.device);
+    let refused = |profile: &DeviceProfile| {
+        let error = KvCache::with_profile(&gpu.device, &layout(8), profile.clone()).unwrap_err();
+        assert!(matches!(error, GpuError::Profile { .. }), "{error}");
+    };
+    refused(&with_splits(&profile, 0));
+    for lanes in [0, 2, 48, 512] {
+        refused(&DeviceProfile { exchange: Exchange::Workgroup { lanes }, ..profile.clone() });
+    }
+    refused(&DeviceProfile { exchange: Exchange::Subgroup { lanes: 128 }, ..profile.clone() });
+
+    // a split as long as the longest row needs more loop rounds than this many
+    let tight = DeviceProfile { max_loop_rounds: 10, ..profile };
+    let cache = KvCache::with_profile(&gpu.device, &layout(8), tight).unwrap();
+    let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
+    let mut plan = cache.new_plan();
+    let tables =
+        RawTables { block_table: &[0; 8], max_blocks: 8, seq_lens: &[128], cu_seqlens_q: None, slot_mapping: None };
+    plan.plan_tables(cache.layout(), &tables).unwrap();
+    let mut encoder = engine.encoder();
+    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+    let (q, out) = (gpu.storage("q", &[0.0_f32; ROW]), gpu.storage("out", &[0.0_f32; ROW]));
+    let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+    let error =
+        cache.attend(&mut encoder.begin_compute_pass(&Default::default()), &attention, &step, 0, io).unwrap_err();
+    assert!(matches!(error, GpuError::LoopRounds { limit: 10, .. }), "{error}");
+}
+
+#[test]
+fn a_layer_beyond_one_binding_is_cut_by_heads_and_still_right() {
+    // W01: three segments of 2, 2 and 1 heads; one head beyond the limit is refused with both numbers
+    let Some(gpu) = gpu() else { return };
+    // blocks so large that two heads' pools take more than any other argument of the scene
+    let spec = SceneSpec { lse: true, block_size: 128, ..SceneSpec::decode(10, 5, 24, &[40, 1, 90]) };
+    let scene = Scene::random(&spec, 4).unwrap();
+    let head_bytes = scene.layout.segment_bytes(1);
+    for profile in profiles(&gpu) {
+        let small = DeviceProfile { max_binding_bytes: 2 * head_bytes + 64, ..with_splits(&profile, 32) };
+        assert_eq!(scene.layout.segments(small.max_binding_bytes).unwrap().count, 3);
+        let got = scene.run(&gpu, &small, None).unwrap();
+        scene.judge(&got).unwrap();
+        let tiny = DeviceProfile { max_binding_bytes: head_bytes - 1, ..profile };
+        let error = KvCache::with_profile(&gpu.device, &scene.layout, tiny).unwrap_err();
+        assert!(matches!(error, GpuError::Layout(LayoutError::HeadTooLarge { .. })), "{error}");
+    }
+}
+
+#[test]
+fn a_pool_that_the_device_cannot_hold_and_a_lost_device_are_errors() {
+    // W13
+    let Some(gpu) = gpu() else { return };
+    let huge = CacheConfig::new(64, 64, 256).with_num_blocks(200_000).with_max_seq_len(1024).layout().unwrap();
+    let error = KvCache::new(&gpu.device, &huge).unwrap_err();
+    assert!(matches!(error, GpuError::OutOfMemory { .. } | GpuError::Layout(_) | GpuError::Limit { .. }), "{error}");
+
+    let engine = Engine::new(&gpu, 8);
+    let plan = engine.cache.new_plan();
+    gpu.device.destroy();
+    let mut encoder = engine.encoder();
+    let error = engine.cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap_err();
+    assert!(matches!(error, GpuError::DeviceLost), "{error}");
+    let error = KvCache::new(&gpu.device, &layout(8)).unwrap_err();
+    assert!(matches!(error, GpuError::DeviceLost), "{error}");
+}
