@@ -1,290 +1,168 @@
-//! The portability gate, which needs no device: every kernel variant is valid WGSL for naga and tint, translates to
-//! SPIR-V, MSL and HLSL, keeps WebGPU's default limits, and agrees with the host about every struct.
+//! The portability gate: every kernel variant must satisfy naga, three back ends, WebGPU's limits, and tint if there is
+//! one. No device is needed.
 
-use std::fs;
-use std::mem::offset_of;
-use std::path::PathBuf;
-use std::process::Command;
+mod common {
+    pub mod shaders;
+    pub mod variants;
+}
 
-use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, TypeInner};
+use std::mem::{offset_of, size_of};
+
+use common::shaders::{Member, Reflection, Translated, reflect, translate};
+use common::variants::variants;
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::params::{AppendParams, DecodeParams, MergeParams};
 use wgpu_paged_attention::gpu::{APPEND_LANES, Dialect, Exchange, Kernel, KvShape, UPDATE_LANES};
 use wgpu_paged_attention::layout::SKIP_SLOT;
 use wgpu_paged_attention::plan::{Row, StepHeader, TableUpdate};
 
-/// What a stage may use on a device with WebGPU's default limits.
-const MAX_WORKGROUP_BYTES: u32 = 16_384;
-const MAX_INVOCATIONS: u32 = 256;
-const MAX_STORAGE_BUFFERS: usize = 8;
+/// WebGPU's default limits.
+const STORAGE_BUFFERS_PER_STAGE: usize = 8;
+const WORKGROUP_BYTES: u32 = 16_384;
+const INVOCATIONS: u32 = 256;
 
-/// Every kernel, over formats, widths, groups, forms and flags.
-fn variants() -> Vec<Kernel> {
-    let mut all = vec![Kernel::TableUpdate];
-    for format in KvFormat::ALL {
-        for (head_dim, block_size) in [(1, 1), (5, 16), (64, 16), (80, 17), (128, 16), (256, 256)] {
-            let kv = KvShape { format, head_dim, block_size };
-            all.push(Kernel::KvAppend { kv });
-            for exchange in exchanges() {
-                for group in [1, 4, 7, 8, 9, 71] {
-                    // The contiguous twin differs in one function; one group shows that it is valid.
-                    for paged in [true, false].into_iter().filter(|paged| *paged || group == 4) {
-                        let (split_tokens, write_lse) = (if paged { 1024 } else { 37 }, group % 2 == 1);
-                        all.push(Kernel::PagedDecode { kv, paged, group, exchange, split_tokens, write_lse });
-                    }
-                }
-            }
-        }
-    }
-    for head_dim in [1, 5, 128, 256] {
-        all.extend([true, false].map(|write_lse| Kernel::MergePartials { head_dim, write_lse }));
-    }
-    all
+fn text(kernel: &Kernel) -> String {
+    kernel.wgsl(Dialect::Naga).unwrap_or_else(|error| panic!("{kernel}: {error}"))
 }
 
-fn exchanges() -> Vec<Exchange> {
-    let subgroups = [4, 8, 16, 32, 64].map(|lanes| Exchange::Subgroup { lanes });
-    subgroups.into_iter().chain([Exchange::Workgroup { lanes: 64 }]).collect()
+/// `name: offset, size` of the fields of a host struct.
+macro_rules! host_members {
+    ($type:ident { $($field:ident),+ $(,)? }) => {{
+        let host = $type::default();
+        vec![$(Member {
+            name: stringify!($field).to_owned(),
+            offset: offset_of!($type, $field) as u32,
+            size: size_of_val(&host.$field) as u32,
+        }),+]
+    }};
 }
 
-/// The heaviest variants, and one of everything: what a slow outside tool is asked about.
-fn sample() -> Vec<Kernel> {
-    let keep = |kernel: &Kernel| match kernel {
-        Kernel::PagedDecode { kv, group, exchange, .. } => {
-            let few_lanes = matches!(exchange, Exchange::Subgroup { lanes: 8 | 32 } | Exchange::Workgroup { .. });
-            matches!((kv.head_dim, group), (5, 9) | (128, 4 | 71) | (256, 8)) && few_lanes
-        }
-        _ => true,
-    };
-    variants().into_iter().filter(keep).collect()
-}
-
-/// Parses and validates a text for a device that offers subgroups or does not.
-fn validate(text: &str, subgroups: bool) -> Result<(Module, ModuleInfo), String> {
-    let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    if subgroups {
-        capabilities |= Capabilities::SUBGROUP;
-    }
-    let info = Validator::new(ValidationFlags::all(), capabilities)
-        .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
-        .subgroup_operations(naga::valid::SubgroupOperationSet::all())
-        .validate(&module)
-        .map_err(|error| error.emit_to_string(text))?;
-    Ok((module, info))
-}
-
-fn parsed(kernel: &Kernel) -> (Module, ModuleInfo) {
-    let text = kernel.wgsl(Dialect::Naga).unwrap_or_else(|error| panic!("{kernel}: {error}"));
-    validate(&text, kernel.needs_subgroups()).unwrap_or_else(|error| panic!("{kernel}: {error}"))
-}
-
-fn translate(module: &Module, info: &ModuleInfo) -> Result<(), String> {
-    let spv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
-    naga::back::spv::write_vec(module, info, &spv, None).map_err(|error| format!("SPIR-V: {error}"))?;
-    let msl = naga::back::msl::Options { lang_version: (2, 4), ..Default::default() };
-    naga::back::msl::write_string(module, info, &msl, &Default::default()).map_err(|error| format!("MSL: {error}"))?;
-    let hlsl = naga::back::hlsl::Options {
-        shader_model: naga::back::hlsl::ShaderModel::V6_6,
-        fake_missing_bindings: true,
-        ..Default::default()
-    };
-    let mut text = String::new();
-    naga::back::hlsl::Writer::new(&mut text, &hlsl, &Default::default())
-        .write(module, info, None)
-        .map_err(|error| format!("HLSL: {error}"))?;
-    if text.is_empty() { Err("HLSL: empty".to_owned()) } else { Ok(()) }
-}
-
-#[test]
-fn every_variant_is_valid_and_translates_to_spirv_msl_and_hlsl() {
-    let variants = variants();
-    for kernel in &variants {
-        let (module, info) = parsed(kernel);
-        translate(&module, &info).unwrap_or_else(|error| panic!("{kernel}: {error}"));
-    }
-    assert!(variants.len() > 400, "only {} variants", variants.len());
-}
-
-#[test]
-fn only_the_subgroup_form_needs_subgroups() {
-    let kv = KvShape { format: KvFormat::F16, head_dim: 64, block_size: 16 };
-    let decode =
-        |exchange| Kernel::PagedDecode { kv, paged: true, group: 4, exchange, split_tokens: 256, write_lse: true };
-    let text = |exchange| decode(exchange).wgsl(Dialect::Naga).unwrap();
-    assert!(validate(&text(Exchange::Subgroup { lanes: 8 }), false).is_err());
-    assert!(validate(&text(Exchange::Workgroup { lanes: 64 }), false).is_ok());
-    let directive = "enable subgroups;";
-    assert!(decode(Exchange::Subgroup { lanes: 8 }).wgsl(Dialect::Tint).unwrap().starts_with(directive));
-    assert!(!decode(Exchange::Workgroup { lanes: 64 }).wgsl(Dialect::Tint).unwrap().contains(directive));
-    assert!(!text(Exchange::Subgroup { lanes: 8 }).contains(directive));
-}
-
-#[test]
-fn every_variant_keeps_the_default_limits_of_a_stage() {
-    for kernel in variants() {
-        let (module, _) = parsed(&kernel);
-        let [entry] = &module.entry_points[..] else { panic!("{kernel}: not one entry point") };
-        assert_eq!(entry.name, "main", "{kernel}");
-        assert!(entry.workgroup_size.iter().product::<u32>() <= MAX_INVOCATIONS, "{kernel}");
-        let globals = |wanted: fn(&AddressSpace) -> bool| {
-            module.global_variables.iter().filter(move |(_, global)| wanted(&global.space)).map(|(_, global)| global)
-        };
-        let buffers = globals(|space| matches!(space, AddressSpace::Storage { .. })).count();
-        assert!(buffers <= MAX_STORAGE_BUFFERS, "{kernel}: {buffers} storage buffers");
-        let bytes: u32 = globals(|space| *space == AddressSpace::WorkGroup)
-            .map(|global| module.types[global.ty].inner.size(module.to_ctx()))
-            .sum();
-        assert!(bytes <= MAX_WORKGROUP_BYTES, "{kernel}: {bytes} bytes of workgroup memory");
-    }
-}
-
-/// Compares a shader's struct with a host's: `(member, offset)` in order, and the size.
-fn compare_struct(module: &Module, name: &str, fields: &[(&str, usize)], size: usize) -> Result<(), String> {
-    let found = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some(name));
-    let (_, ty) = found.ok_or_else(|| format!("no struct {name}"))?;
-    let TypeInner::Struct { members, span } = &ty.inner else { return Err(format!("{name} is no struct")) };
-    let shader: Vec<_> = members.iter().map(|m| (m.name.as_deref().unwrap_or(""), m.offset as usize)).collect();
-    if shader != fields || *span as usize != size {
-        return Err(format!("{name}: shader {shader:?} of {span} bytes, host {fields:?} of {size} bytes"));
-    }
-    Ok(())
-}
-
-/// Name and offset of every field, from the host's struct.
-macro_rules! fields {
-    ($ty:ty: $($field:ident),+) => { [$((stringify!($field), offset_of!($ty, $field))),+] };
+#[track_caller]
+fn assert_same_struct(kernel: &Kernel, name: &str, host: &[Member], host_bytes: usize) {
+    let reflection = reflect(kernel, &text(kernel));
+    let (members, bytes) = reflection.structs.get(name).unwrap_or_else(|| panic!("{kernel} has no struct {name}"));
+    assert_eq!(members, host, "{name} of {kernel}");
+    assert_eq!(*bytes as usize, host_bytes, "size of {name}");
 }
 
 fn append_kernel() -> Kernel {
     Kernel::KvAppend { kv: KvShape { format: KvFormat::F16, head_dim: 64, block_size: 16 } }
 }
 
-fn decode_kernel() -> Kernel {
+fn decode_kernel(exchange: Exchange) -> Kernel {
     let kv = KvShape { format: KvFormat::F16, head_dim: 64, block_size: 16 };
-    let exchange = Exchange::Workgroup { lanes: 64 };
-    Kernel::PagedDecode { kv, paged: true, group: 4, exchange, split_tokens: 256, write_lse: true }
+    Kernel::PagedDecode { kv, paged: true, group: 4, exchange, write_lse: true, split_tokens: 256 }
 }
 
 #[test]
-fn host_and_shader_agree_about_every_struct() {
-    let (append, _) = parsed(&append_kernel());
-    let (decode, _) = parsed(&decode_kernel());
-    let (merge, _) = parsed(&Kernel::MergePartials { head_dim: 64, write_lse: true });
-    let checks = [
-        compare_struct(
-            &append,
-            "AppendParams",
-            &fields!(AppendParams: first_kv_head, num_kv_heads, total_kv_heads, padding),
-            size_of::<AppendParams>(),
-        ),
-        compare_struct(
-            &decode,
-            "DecodeParams",
-            &fields!(DecodeParams: scale_log2e, first_kv_head, num_kv_heads, num_q_heads),
-            size_of::<DecodeParams>(),
-        ),
-        compare_struct(
-            &merge,
-            "MergeParams",
-            &fields!(MergeParams: num_q_heads, padding_0, padding_1, padding_2),
-            size_of::<MergeParams>(),
-        ),
-        compare_struct(&decode, "Row", &fields!(Row: kv_len, table_base, split_start, partial_start), size_of::<Row>()),
-        compare_struct(
-            &decode,
-            "StepHeader",
-            &fields!(StepHeader: num_rows, num_slots, num_updates, num_splits, split_tokens, rows_base, slots_base, updates_base),
-            size_of::<StepHeader>(),
-        ),
-    ];
-    for check in checks {
-        check.unwrap();
+fn every_variant_is_accepted_with_the_capabilities_of_its_devices_and_translated_for_every_api() {
+    let kernels = variants();
+    assert!(kernels.len() > 200, "only {} variants", kernels.len());
+    for kernel in &kernels {
+        let Translated { spirv_words, msl, hlsl } = translate(kernel, &text(kernel));
+        assert!(spirv_words > 100, "{kernel}");
+        assert!(msl.contains("kernel void main_"), "{kernel}");
+        assert!(hlsl.contains("void main("), "{kernel}");
     }
-    // An update is two words that the shader reads by their place.
-    assert_eq!(fields!(TableUpdate: index, block), [("index", 0), ("block", 4)]);
 }
 
 #[test]
-fn a_member_out_of_place_is_noticed() {
-    let (decode, _) = parsed(&decode_kernel());
-    let swapped = [("kv_len", 0), ("split_start", 4), ("table_base", 8), ("partial_start", 12)];
-    assert!(compare_struct(&decode, "Row", &swapped, 16).is_err());
-    let right = fields!(Row: kv_len, table_base, split_start, partial_start);
-    assert!(compare_struct(&decode, "Row", &right, 20).is_err());
-    assert!(compare_struct(&decode, "NoSuchStruct", &right, 16).is_err());
+fn every_variant_keeps_the_default_limits() {
+    for kernel in variants() {
+        let Reflection { entry_points, storage_buffers, workgroup_bytes, invocations, .. } =
+            reflect(&kernel, &text(&kernel));
+        assert_eq!(entry_points, ["main"], "{kernel}");
+        assert!(storage_buffers <= STORAGE_BUFFERS_PER_STAGE, "{kernel} binds {storage_buffers} storage buffers");
+        assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes of workgroup memory");
+        assert!(invocations <= INVOCATIONS, "{kernel} has {invocations} invocations");
+    }
 }
 
 #[test]
-fn constants_that_a_shader_repeats_are_the_hosts() {
-    let lanes = |kernel: &Kernel| parsed(kernel).0.entry_points[0].workgroup_size;
-    assert_eq!(lanes(&append_kernel()), [APPEND_LANES, 1, 1]);
-    assert_eq!(lanes(&Kernel::TableUpdate), [UPDATE_LANES, 1, 1]);
-    assert_eq!(lanes(&decode_kernel()), [64, 1, 1]);
-    let text = append_kernel().wgsl(Dialect::Naga).unwrap();
-    assert!(text.contains(&format!("const SKIP_SLOT: u32 = {SKIP_SLOT:#x}u;")), "SKIP_SLOT");
-}
-
-#[test]
-fn no_shader_compares_a_value_with_itself_or_relies_on_an_infinity() {
-    for kernel in sample() {
-        let text = kernel.wgsl(Dialect::Naga).unwrap();
-        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-            for operator in [" != ", " == "] {
-                for (left, right) in line.match_indices(operator).map(|(at, _)| line.split_at(at)) {
-                    let word = |c: char| c.is_alphanumeric() || "_.[]".contains(c);
-                    let left = left.rsplit(|c| !word(c)).next().unwrap_or("");
-                    let right = right[operator.len()..].split(|c| !word(c)).next().unwrap_or("");
-                    assert!(left.is_empty() || left != right, "{kernel}: {line}");
-                }
-            }
-            assert!(!line.contains("isNan") && !line.contains("isInf"), "{kernel}: {line}");
+fn a_workgroup_is_one_subgroup_or_needs_none() {
+    for kernel in variants() {
+        let reflection = reflect(&kernel, &text(&kernel));
+        if let Kernel::PagedDecode { exchange, .. } = kernel {
+            assert_eq!(reflection.invocations, exchange.lanes(), "{kernel}");
         }
-    }
-}
-
-/// Where a `tint` command is, if there is one.
-fn tint() -> Option<PathBuf> {
-    let named = std::env::var_os("TINT").map(PathBuf::from);
-    let on_path =
-        || std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join("tint")).find(|path| path.is_file());
-    named.or_else(on_path)
-}
-
-/// tint's verdict on a text.
-fn ask_tint(tint: &PathBuf, text: &str) -> Result<(), String> {
-    let file = std::env::temp_dir().join(format!("paged-attention-{}-{:p}.wgsl", std::process::id(), text));
-    fs::write(&file, text).unwrap();
-    let answer = Command::new(tint).arg("--format").arg("wgsl").arg(&file).output().unwrap();
-    fs::remove_file(&file).unwrap();
-    if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
-}
-
-#[test]
-fn tint_accepts_the_variants_and_finds_their_barriers_uniform() {
-    let Some(tint) = tint() else {
-        println!("skipped: no tint command; naga does not check that barriers are uniform");
-        return;
-    };
-    for kernel in sample() {
-        let text = kernel.wgsl(Dialect::Tint).unwrap();
-        ask_tint(&tint, &text).unwrap_or_else(|error| panic!("{kernel}: {error}"));
+        assert_eq!(text(&kernel).contains("subgroupShuffle("), kernel.needs_subgroups(), "{kernel}");
+        assert!(reflection.workgroup_bytes == 0 || !kernel.needs_subgroups(), "{kernel}");
     }
 }
 
 #[test]
-fn tint_refuses_a_barrier_that_some_lanes_do_not_reach() {
-    let Some(tint) = tint() else {
-        println!("skipped: no tint command");
-        return;
-    };
-    let text = decode_kernel().wgsl(Dialect::Tint).unwrap();
-    let planted = text.replace(
-        "run(linear_index(group, groups), lane);",
-        "if (lane < 3u) { run(linear_index(group, groups), lane); }",
-    );
-    assert_ne!(text, planted);
-    let error = ask_tint(&tint, &planted).unwrap_err();
-    assert!(error.contains("uniform"), "{error}");
+fn uniforms_are_laid_out_as_on_the_host() {
+    let members = host_members!(AppendParams { first_kv_head, num_kv_heads, total_kv_heads, padding });
+    assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
+
+    let members = host_members!(DecodeParams { scale_log2e, first_kv_head, num_kv_heads, num_q_heads });
+    for exchange in [Exchange::Subgroup { lanes: 8 }, Exchange::Workgroup { lanes: 64 }] {
+        assert_same_struct(&decode_kernel(exchange), "DecodeParams", &members, size_of::<DecodeParams>());
+    }
+
+    let members = host_members!(MergeParams { num_q_heads, padding_0, padding_1, padding_2 });
+    let merge = Kernel::MergePartials { head_dim: 64, write_lse: true };
+    assert_same_struct(&merge, "MergeParams", &members, size_of::<MergeParams>());
+}
+
+#[test]
+fn the_words_of_a_step_are_laid_out_as_on_the_host() {
+    let row = host_members!(Row { kv_len, table_base, split_start, partial_start });
+    let header = host_members!(StepHeader {
+        num_rows,
+        num_slots,
+        num_updates,
+        num_splits,
+        split_tokens,
+        rows_base,
+        slots_base,
+        updates_base,
+    });
+    let merge = Kernel::MergePartials { head_dim: 64, write_lse: false };
+    for kernel in [merge, append_kernel(), Kernel::TableUpdate, decode_kernel(Exchange::Workgroup { lanes: 64 })] {
+        assert_same_struct(&kernel, "Row", &row, size_of::<Row>());
+        assert_same_struct(&kernel, "StepHeader", &header, size_of::<StepHeader>());
+    }
+    // The shader numbers the words of an update instead of naming them: two of them, the index first.
+    assert_eq!(offset_of!(TableUpdate, index), 0);
+    assert_eq!(offset_of!(TableUpdate, block), 4);
+    assert_eq!(size_of::<TableUpdate>(), 8);
+    let update = text(&Kernel::TableUpdate);
+    assert!(update.contains("header.updates_base + 2u * update"), "{update}");
+    assert!(update.contains("tables[step[at]] = step[at + 1u]"), "{update}");
+}
+
+#[test]
+fn constants_agree_with_the_host() {
+    let append = reflect(&append_kernel(), &text(&append_kernel()));
+    assert_eq!(append.invocations, APPEND_LANES);
+    assert_eq!(append.constants.get("APPEND_LANES"), Some(&APPEND_LANES));
+    assert_eq!(append.constants.get("SKIP_SLOT"), Some(&SKIP_SLOT));
+    let update = reflect(&Kernel::TableUpdate, &text(&Kernel::TableUpdate));
+    assert_eq!(update.invocations, UPDATE_LANES);
+    assert_eq!(update.constants.get("UPDATE_LANES"), Some(&UPDATE_LANES));
+}
+
+#[test]
+fn a_swapped_member_is_noticed() {
+    let kernel = Kernel::MergePartials { head_dim: 64, write_lse: true };
+    let right = text(&kernel);
+    let wrong = right.replacen("num_rows: u32,\n    num_slots: u32,", "num_slots: u32,\n    num_rows: u32,", 1);
+    assert_ne!(right, wrong, "nothing was swapped");
+    let header = |text| reflect(&kernel, text).structs["StepHeader"].clone();
+    assert_ne!(header(&right), header(&wrong));
+
+    let wider = right.replacen("    padding_2: u32,", "    padding_2: vec2<u32>,", 1);
+    assert_ne!(right, wider, "nothing was widened");
+    let params = |text| reflect(&kernel, text).structs["MergeParams"].clone();
+    assert_ne!(params(&right), params(&wider));
+}
+
+#[test]
+fn a_shader_beyond_its_capabilities_is_noticed() {
+    let plain = decode_kernel(Exchange::Workgroup { lanes: 64 });
+    let subgroups = text(&decode_kernel(Exchange::Subgroup { lanes: 8 }));
+    // The text of another class of devices must not pass as that of one without subgroups.
+    let refused = std::panic::catch_unwind(|| translate(&plain, &subgroups));
+    assert!(refused.is_err());
 }

@@ -64,10 +64,8 @@ impl DeviceProfile {
         if !lanes.is_power_of_two() || !(4..=most).contains(&lanes) {
             return Err(wrong("the lanes must be a power of two, from 4 to the invocations of a workgroup"));
         }
-        let info = device.adapter_info();
-        let is_subgroup = lanes == info.subgroup_min_size && lanes == info.subgroup_max_size;
-        let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP);
-        if matches!(self.exchange, Exchange::Subgroup { .. }) && !(has_subgroups && is_subgroup) {
+        let own = exchange(&device.adapter_info(), device.features());
+        if matches!(self.exchange, Exchange::Subgroup { .. }) && self.exchange != own {
             return Err(wrong("the device has no subgroups of that one size"));
         }
         Ok(())
@@ -90,7 +88,9 @@ impl DeviceProfile {
 /// Subgroups are used where every dispatch gets the same size, for then a workgroup can be exactly one of them.
 fn exchange(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Exchange {
     let lanes = info.subgroup_min_size;
-    let known = lanes == info.subgroup_max_size && lanes.is_power_of_two() && (4..=64).contains(&lanes);
+    // Mesa's lavapipe computes on vectors of 512 bits at most, and says 32 lanes where LP_NATIVE_VECTOR_WIDTH is 1024.
+    let most = if info.device_type == wgpu::DeviceType::Cpu { 16 } else { 64 };
+    let known = lanes == info.subgroup_max_size && lanes.is_power_of_two() && (4..=most).contains(&lanes);
     if features.contains(wgpu::Features::SUBGROUP) && known {
         Exchange::Subgroup { lanes }
     } else {
