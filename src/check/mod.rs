@@ -3,29 +3,23 @@
 //! Nothing is printed: [`run`] returns a [`CheckReport`]. A check that cannot fail proves nothing, so planted faults
 //! come first, and the check has failed if one of them is taken for a right answer.
 
-mod job;
 mod report;
 mod scenes;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::{available_parallelism, scope};
 use std::time::Instant;
 
+use rand::Rng;
+
+use crate::bench::seed::rng_for;
 use crate::config::KvFormat;
 use crate::gpu::{DeviceProfile, Exchange};
-use crate::harness::{Fault, Gpu};
-
-use job::{Answer, Job};
+use crate::harness::{Fault, Gpu, Scene, Verdict};
 
 pub use report::{CheckReport, GroupReport, PlantedFault, SCHEMA, SceneFailure};
 pub use scenes::{CheckScene, scenes};
 
 /// Every fault that is planted.
 const FAULTS: [Fault; 2] = [Fault::SkipLastBlock, Fault::StrayBlock];
-/// More threads would only hold more memory.
-const MAX_THREADS: usize = 16;
 
 /// What to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,32 +88,29 @@ impl Variant {
 
 /// Runs the check; a scene that fails is in the report, and the others go on.
 ///
-/// Scenes are run on several threads: a software adapter compiles its kernels on the thread that asks for them, and that
-/// takes far longer than to run them.
+/// One scene after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
+/// of a check is spent, so that more threads of ours would only wait for it.
 pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<'_>)) -> CheckReport {
     let start = Instant::now();
     let profile = DeviceProfile::of(&gpu.device);
     let variants = Variant::all(&profile);
-    let scenes = scenes(options.quick);
-    let planted = CheckScene::for_faults();
-    // By scene rather than by variant: the slow ones stand first, and are shared out before the threads run dry.
-    let mut jobs: Vec<Job<'_>> = Vec::new();
-    for scene in &scenes {
-        jobs.extend(variants.iter().map(|&variant| Job { variant, scene, fault: None }));
-    }
-    for fault in FAULTS {
-        jobs.extend(variants.iter().map(|&variant| Job { variant, scene: &planted, fault: Some(fault) }));
-    }
-    let answers = run_all(gpu, &profile, options.seed, &jobs, progress);
+    let (scenes, planted) = (scenes(options.quick), CheckScene::for_faults());
+    progress(Progress::Started { total: variants.len() * (scenes.len() + FAULTS.len()) });
 
     let mut report = CheckReport::new(report::adapter(gpu), options);
     for variant in variants {
+        let mut answer = |scene: &CheckScene, fault: Option<Fault>| {
+            let answer = judge(gpu, &profile, &variant, scene, options.seed, fault);
+            let planted = if fault.is_some() { ", planted fault" } else { "" };
+            progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scene.label()) });
+            answer
+        };
+        for fault in FAULTS {
+            report.self_test.push(PlantedFault::new(fault, &variant, &answer(&planted, Some(fault))));
+        }
         let mut group = GroupReport::new(&variant);
-        for (job, answer) in jobs.iter().zip(&answers).filter(|(job, _)| job.variant == variant) {
-            match job.fault {
-                None => group.add(job.scene, &variant, answer),
-                Some(fault) => report.self_test.push(PlantedFault::new(fault, &variant, answer)),
-            }
+        for scene in &scenes {
+            group.add(scene, &variant, &answer(scene, None));
         }
         report.groups.push(group);
     }
@@ -127,46 +118,33 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     report
 }
 
-/// The answers, in the order of the jobs.
-fn run_all(
+/// The largest error, or what is wrong.
+type Answer = Result<f64, Verdict>;
+
+fn judge(
     gpu: &Gpu,
     profile: &DeviceProfile,
+    variant: &Variant,
+    scene: &CheckScene,
     seed: u64,
-    jobs: &[Job<'_>],
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Vec<Answer> {
-    progress(Progress::Started { total: jobs.len() });
-    let threads = available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    let (next, turn) = (AtomicUsize::new(0), Mutex::new(()));
-    let (sender, receiver) = channel();
-    let mut answers: Vec<(usize, Answer)> = Vec::new();
-    scope(|scope| {
-        for _ in 0..threads {
-            let (sender, next, turn) = (sender.clone(), &next, &turn);
-            scope.spawn(move || {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(at) else { break };
-                    // The receiver is gone only if the thread that owns it has panicked.
-                    let _ = sender.send((at, job.run(gpu, profile, seed, turn)));
-                }
-            });
-        }
-        drop(sender);
-        for (at, answer) in receiver {
-            progress(Progress::Done { label: &jobs[at].label() });
-            answers.push((at, answer));
-        }
-    });
-    answers.sort_by_key(|&(at, _)| at);
-    answers.into_iter().map(|(_, answer)| answer).collect()
+    fault: Option<Fault>,
+) -> Answer {
+    let mut spec = scene.spec.clone();
+    (spec.kv_format, spec.paged) = (variant.format, variant.paged);
+    let mut profile = DeviceProfile { exchange: variant.exchange, ..profile.clone() };
+    if let Some(split_tokens) = scene.split_tokens {
+        profile.split_tokens = split_tokens;
+    }
+    // By its own name, so that a scene has the same data whichever others are run.
+    let seed = rng_for(&scene.label(), seed).next_u64();
+    let scene = Scene::random(&spec, seed)?;
+    scene.judge(&scene.run(gpu, &profile, fault)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::report::Adapter;
-    use crate::harness::Verdict;
     use crate::reference::Mismatch;
 
     fn variant() -> Variant {

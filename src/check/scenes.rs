@@ -80,14 +80,12 @@ impl CheckScene {
     }
 }
 
-/// The scenes of a check, those whose kernels compile slowly first; `quick` takes two of the others.
+/// The scenes of a check; `quick` takes two of those whose kernels compile soon.
 pub fn scenes(quick: bool) -> Vec<CheckScene> {
     if quick {
         return vec![CheckScene::long(), CheckScene::ragged((9, 1, 5))];
     }
-    let mut models = ModelShape::BUILT_IN;
-    models.sort_by_key(|model| u32::MAX - model.head_dim * model.group());
-    let models = models.map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
+    let models = ModelShape::BUILT_IN.map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
     let mut scenes: Vec<_> = models.into_iter().chain(ODD).map(CheckScene::ragged).collect();
     scenes.extend([1, 5, 32, 128].map(CheckScene::block_size));
     scenes.extend([CheckScene::long(), CheckScene::prefill()]);

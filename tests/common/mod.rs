@@ -1,6 +1,8 @@
 //! What the test binaries share: a device or a reason to skip, the forms of the kernels, and closed-form scenes.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod rig;
+
 use wgpu_paged_attention::gpu::{DeviceProfile, Exchange, KvCache};
 use wgpu_paged_attention::harness::{Fault, Gpu, GpuOptions, OpenError, Outcome, Scene, SceneSpec};
 use wgpu_paged_attention::wgpu;
