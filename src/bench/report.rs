@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::stats::median;
+use crate::harness::{Gpu, describe_driver};
 
 pub use text::{SOFTWARE_NOTICE, render, render_banner, render_ceilings, render_failures, render_table};
 
@@ -53,6 +54,23 @@ pub struct Adapter {
     pub device_type: String,
     /// Version of wgpu.
     pub wgpu_version: String,
+}
+
+/// The version of wgpu that this crate is built for; Cargo.lock holds the exact one.
+const WGPU_VERSION: &str = "30.0";
+
+impl Adapter {
+    /// What is known of an open device.
+    pub fn of(gpu: &Gpu) -> Self {
+        Self {
+            name: gpu.info.name.clone(),
+            backend: gpu.info.backend.to_string(),
+            driver: describe_driver(&gpu.info),
+            software: gpu.is_software(),
+            device_type: format!("{:?}", gpu.info.device_type),
+            wgpu_version: WGPU_VERSION.to_owned(),
+        }
+    }
 }
 
 /// Best rates of trivial kernels on the same device; `None` (JSON `null`) where not measured.

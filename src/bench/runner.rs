@@ -14,7 +14,7 @@ use super::timer::{Sample, Timer, TimerError};
 use super::trace::{SampleError, sequence_lengths};
 use crate::config::KvFormat;
 use crate::gpu::KvShape;
-use crate::harness::{Gpu, describe_driver};
+use crate::harness::Gpu;
 
 /// K and V bytes of the largest default case, and a grid of batch × context that ends in time.
 const SOFTWARE_BYTES: u64 = 192 << 20;
@@ -84,7 +84,7 @@ pub fn run(
     let mut timer = Timer::new(gpu)?;
     let kernels = CeilingKernels::new(gpu);
     let ceilings = kernels.measure(&mut timer)?;
-    let report = Report::new(command.to_owned(), options.seed, adapter(gpu), ceilings);
+    let report = Report::new(command.to_owned(), options.seed, Adapter::of(gpu), ceilings);
     let mut run = Run { gpu, options, timer, kernels, report };
     for (done, inputs) in cases.iter().enumerate() {
         if cancel.load(Ordering::Relaxed) {
@@ -337,17 +337,3 @@ fn workload_name(lengths: &Lengths) -> &str {
         Lengths::Workload(workload) => workload.name,
     }
 }
-
-fn adapter(gpu: &Gpu) -> Adapter {
-    Adapter {
-        name: gpu.info.name.clone(),
-        backend: gpu.info.backend.to_string(),
-        driver: describe_driver(&gpu.info),
-        software: gpu.is_software(),
-        device_type: format!("{:?}", gpu.info.device_type),
-        wgpu_version: WGPU_VERSION.to_owned(),
-    }
-}
-
-/// The version of wgpu that this crate is built for; Cargo.lock holds the exact one.
-const WGPU_VERSION: &str = "30.0";

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use rand::Rng;
 
+use crate::bench::report::Adapter;
 use crate::bench::seed::rng_for;
 use crate::config::KvFormat;
 use crate::gpu::{DeviceProfile, Exchange};
@@ -95,9 +96,11 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     let profile = DeviceProfile::of(&gpu.device);
     let variants = Variant::all(&profile);
     let (scenes, planted) = (scenes(options.quick), CheckScene::for_faults());
-    progress(Progress::Started { total: variants.len() * (scenes.len() + FAULTS.len()) });
+    let faults = |variant: &Variant| if variant.paged { &FAULTS[..] } else { &[] };
+    let total = variants.iter().map(|variant| scenes.len() + faults(variant).len()).sum();
+    progress(Progress::Started { total });
 
-    let mut report = CheckReport::new(report::adapter(gpu), options);
+    let mut report = CheckReport::new(Adapter::of(gpu), options);
     for variant in variants {
         let mut answer = |scene: &CheckScene, fault: Option<Fault>| {
             let answer = judge(gpu, &profile, &variant, scene, options.seed, fault);
@@ -105,7 +108,8 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
             progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scene.label()) });
             answer
         };
-        for fault in FAULTS {
+        // They are faults of paging, and it is the same comparison that must notice them in all forms.
+        for &fault in faults(&variant) {
             report.self_test.push(PlantedFault::new(fault, &variant, &answer(&planted, Some(fault))));
         }
         let mut group = GroupReport::new(&variant);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, CheckOptions, CheckScene, Variant};
 use crate::bench::report::Adapter;
-use crate::harness::{Fault, Gpu, Verdict, describe_driver};
+use crate::harness::{Fault, Verdict};
 use crate::reference::Mismatch;
 
 /// Version of the JSON's form. Within one version fields are added, never renamed or dropped.
@@ -158,16 +158,5 @@ impl SceneFailure {
         };
         let (scene, seq_lens) = (scene.label(), scene.spec.seq_lens.clone());
         Self { kernel, scene, seq_lens, error: verdict.to_string(), index, got, want, tolerance }
-    }
-}
-
-pub(super) fn adapter(gpu: &Gpu) -> Adapter {
-    Adapter {
-        name: gpu.info.name.clone(),
-        backend: gpu.info.backend.to_string(),
-        driver: describe_driver(&gpu.info),
-        software: gpu.is_software(),
-        device_type: format!("{:?}", gpu.info.device_type),
-        wgpu_version: "30.0".to_owned(),
     }
 }

@@ -83,7 +83,7 @@ impl CheckScene {
 /// The scenes of a check; `quick` takes two of those whose kernels compile soon.
 pub fn scenes(quick: bool) -> Vec<CheckScene> {
     if quick {
-        return vec![CheckScene::long(), CheckScene::ragged((9, 1, 5))];
+        return vec![CheckScene::long(), CheckScene::ragged(SMALL)];
     }
     let models = ModelShape::BUILT_IN.map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
     let mut scenes: Vec<_> = models.into_iter().chain(ODD).map(CheckScene::ragged).collect();

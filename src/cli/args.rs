@@ -46,7 +46,8 @@ Examples:
 
 const CHECK_HELP: &str = "\
 Runs each form of the kernels (f32 and f16, paged and contiguous, with and without subgroups) on heads and lengths that
-are easy to get wrong, and first plants faults that must be noticed.
+are easy to get wrong, and plants faults that must be noticed. On a software adapter, whose driver compiles slowly, the
+first full check takes minutes; later ones find its cache.
 
 Examples:
   paged-attention check

@@ -167,7 +167,8 @@ impl Gpu {
             let _ = sender.send(result);
         });
         self.submit(encoder);
-        receiver.try_recv().ok()?.ok()?;
+        // Another thread that polls may have taken the callback along and be about to run it.
+        receiver.recv().ok()?.ok()?;
         let bytes = staging.get_mapped_range(..).ok()?;
         Some(bytemuck::pod_collect_to_vec(&bytes[..]))
     }
