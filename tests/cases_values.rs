@@ -230,3 +230,21 @@ fn a_row_has_the_same_bits_alone_and_in_any_batch() {
 fn wave4(wave: impl Fn(u32, u32, u32) -> f32, salt: u32) -> impl Fn(usize, u32, u32, u32) -> f32 {
     move |_, t, head, d| wave(t * salt + 1, head, d)
 }
+
+#[test]
+fn a_rows_own_infinity_or_nan_stays_in_that_row() {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let spec = SceneSpec { kv_format: KvFormat::F32, ..SceneSpec::decode(2, 1, 16, &[19, 19, 19]) };
+            // the last token of the middle sequence: masked keys of a tile repeat it
+            let scene = mean_scene(&spec, |seq, position, _, _| if (seq, position) == (1, 18) { bad } else { 1.0 });
+            let got = run(&gpu, &profile, &scene);
+            for clean in [0, 2] {
+                assert_near(&got.out[clean * 32..][..32], |_| 1.0, 1e-6);
+            }
+            let dirty = &got.out[32..64];
+            assert!(dirty.iter().all(|x| if bad.is_nan() { x.is_nan() } else { *x == bad }), "{bad}: {dirty:?}");
+        }
+    }
+}

@@ -1,14 +1,13 @@
-//! What differs between drivers: the size of a subgroup, and how long a loop may run.
+//! What differs between drivers: the size of a subgroup.
 
 mod common;
 
 use std::process::Command;
 
-use common::{gpu, is_lavapipe, profiles, with_splits};
+use common::{gpu, is_lavapipe, with_splits};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::harness::SceneSpec;
-use wgpu_paged_attention::wgpu;
 
 /// Tells a child process which form of the kernels it must find.
 const EXPECT_EXCHANGE: &str = "PAGED_ATTENTION_EXPECT_EXCHANGE";
@@ -50,49 +49,5 @@ fn every_size_of_subgroup_that_the_software_driver_can_take_is_right() {
         let said = String::from_utf8_lossy(&child.stdout);
         assert!(child.status.success(), "{exchange}: {said}\n{}", String::from_utf8_lossy(&child.stderr));
         assert!(said.contains("1 passed"), "{exchange} ran no test: {said}");
-    }
-}
-
-/// A canary: some drivers end a loop, without a word, after 65,535 rounds. Where this one does, the profile must know.
-#[test]
-fn the_profile_knows_if_this_driver_ends_loops_early() {
-    let Some(gpu) = gpu() else { return };
-    let rounds: u32 = 70_000;
-    let text = "@group(0) @binding(0) var<storage, read_write> rounds: array<u32>;
-        @compute @workgroup_size(1) fn main() {
-            var done = 0u;
-            for (var i = 0u; i < rounds[0]; i++) { done += 1u + (rounds[1] & i); }
-            rounds[2] = done;
-        }";
-    let module = gpu.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-        label: Some("canary"),
-        source: wgpu::ShaderSource::Wgsl(text.into()),
-    });
-    let pipeline = gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-        label: Some("canary"),
-        layout: None,
-        module: &module,
-        entry_point: Some("main"),
-        compilation_options: Default::default(),
-        cache: None,
-    });
-    let buffer = gpu.storage("rounds", &[rounds, 0, 0]);
-    let bindings = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-        label: Some("canary"),
-        layout: &pipeline.get_bind_group_layout(0),
-        entries: &[wgpu::BindGroupEntry { binding: 0, resource: buffer.as_entire_binding() }],
-    });
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        pass.set_pipeline(&pipeline);
-        pass.set_bind_group(0, &bindings, &[]);
-        pass.dispatch_workgroups(1, 1, 1);
-    }
-    gpu.submit(encoder);
-    let done = gpu.read::<u32>(&buffer).unwrap()[2];
-    println!("{}: {done} of {rounds} rounds", gpu.info.name);
-    for profile in profiles(&gpu) {
-        assert!(done == rounds || profile.max_loop_rounds <= done, "loops end after {done}, the profile allows more");
     }
 }
