@@ -171,6 +171,11 @@ impl Case {
     /// [`CaseError`].
     pub fn new(gpu: &Gpu, inputs: &CaseInputs, mode: Mode) -> Result<Self, CaseError> {
         let layout = layout(inputs, mode)?;
+        let q_bytes = 4 * inputs.lens.len() as u64 * u64::from(inputs.shape.num_q_heads * inputs.shape.head_dim);
+        let limit = gpu.device.limits().max_storage_buffer_binding_size;
+        if q_bytes > limit {
+            return Err(GpuError::Limit { what: "q", needed: q_bytes, limit }.into());
+        }
         let cache = KvCache::new(&gpu.device, &layout)?;
         let attention = cache.attention(AttentionSpec::new(inputs.shape.num_q_heads))?;
         let tables = shuffled_tables(inputs, &layout);
