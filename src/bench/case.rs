@@ -13,7 +13,7 @@ use crate::error::{ConfigError, TableError};
 use crate::gpu::{Attention, AttentionIo, AttentionSpec, GpuError, KvCache, Step};
 use crate::harness::Gpu;
 use crate::layout::KvLayout;
-use crate::plan::RawTables;
+use crate::plan::{RawTables, slot_at};
 use crate::reference::{Heads, Mismatch, attend, compare, max_error, round_to_f16};
 
 /// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
@@ -297,7 +297,7 @@ impl Case {
         let last = |sequence: usize| self.inputs.lens[sequence] - 1;
         let row_bytes = layout.row_bytes();
         let offset = |sequence: usize, heads: u32, head: u32| {
-            let slot = slot(&self.tables[sequence], layout.block_size(), last(sequence));
+            let slot = slot_at(layout, &self.tables[sequence], last(sequence));
             layout.row_unit_offset(heads, slot, head) * crate::layout::UNIT_BYTES
         };
         let ruin = vec![0xff_u8; row_bytes as usize];
@@ -396,10 +396,6 @@ fn shuffled_tables(inputs: &CaseInputs, layout: &KvLayout) -> Vec<Vec<u32>> {
     inputs.lens.iter().map(|&len| ids.by_ref().take(layout.blocks_for(len) as usize).collect()).collect()
 }
 
-fn slot(table: &[u32], block_size: u32, position: u32) -> u32 {
-    table[(position / block_size) as usize] * block_size + position % block_size
-}
-
 /// A step that appends these tokens of these sequences, wherever their tables put them.
 fn begin_append(
     gpu: &Gpu,
@@ -408,9 +404,8 @@ fn begin_append(
     tables: &[Vec<u32>],
     tokens: &[(usize, u32)],
 ) -> Result<Step, CaseError> {
-    let block_size = cache.layout().block_size();
     let slots: Vec<i64> =
-        tokens.iter().map(|&(seq, position)| slot(&tables[seq], block_size, position).into()).collect();
+        tokens.iter().map(|&(seq, position)| slot_at(cache.layout(), &tables[seq], position).into()).collect();
     let mut plan = cache.new_plan();
     plan.plan_tables(
         cache.layout(),

@@ -9,7 +9,7 @@ use crate::config::{CacheConfig, KvFormat};
 use crate::error::{ConfigError, TableError};
 use crate::gpu::{AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache};
 use crate::layout::KvLayout;
-use crate::plan::{RawTables, StepPlan};
+use crate::plan::{RawTables, StepPlan, slot_at};
 use crate::reference::{Attended, Heads, Mismatch, attend_rows, compare, round_to_f16};
 
 /// What memory that nobody wrote may hold: a NaN in f32, and two of them in packed f16.
@@ -159,7 +159,7 @@ impl Scene {
         let (mut k, mut v) = (vec![f32::NAN; slots * row], vec![f32::NAN; slots * row]);
         for (table, &len) in tables.iter().zip(&spec.seq_lens) {
             for position in 0..len {
-                let at = slot(table, &layout, position) as usize * row;
+                let at = slot_at(&layout, table, position) as usize * row;
                 for element in at..at + row {
                     if k[element].is_nan() {
                         (k[element], v[element]) = (normal(&mut rng), normal(&mut rng));
@@ -180,7 +180,7 @@ impl Scene {
         let (heads, dim) = (self.spec.num_kv_heads, self.spec.head_dim);
         for (seq, (table, &len)) in self.tables.iter().zip(&self.spec.seq_lens).enumerate() {
             for position in 0..len {
-                let at = slot(table, &self.layout, position) as usize * (heads * dim) as usize;
+                let at = slot_at(&self.layout, table, position) as usize * (heads * dim) as usize;
                 for head in 0..heads {
                     for d in 0..dim {
                         let element = at + (head * dim + d) as usize;
@@ -264,7 +264,7 @@ impl Scene {
         let row = (self.spec.num_kv_heads * self.spec.head_dim) as usize;
         let mut owned: Vec<u32> = Vec::new();
         for (table, &len) in self.tables.iter().zip(&self.spec.seq_lens) {
-            owned.extend((0..len).map(|position| slot(table, &self.layout, position)));
+            owned.extend((0..len).map(|position| slot_at(&self.layout, table, position)));
         }
         owned.sort_unstable();
         owned.dedup();
@@ -341,7 +341,7 @@ impl Scene {
         let (k, v) = (self.stored(&self.k), self.stored(&self.v));
         let dim = heads.head_dim;
         let at = |row: usize, position: usize, head: usize| {
-            let slot = slot(&self.tables[rows[row].0], &self.layout, position as u32) as usize;
+            let slot = slot_at(&self.layout, &self.tables[rows[row].0], position as u32) as usize;
             (slot * heads.num_kv_heads + head) * dim
         };
         let scale = self.scale.map_or(1.0 / f64::from(self.spec.head_dim).sqrt(), f64::from);
@@ -384,10 +384,6 @@ impl Scene {
         }
         values
     }
-}
-
-fn slot(table: &[u32], layout: &KvLayout, position: u32) -> u32 {
-    table[(position / layout.block_size()) as usize] * layout.block_size() + position % layout.block_size()
 }
 
 /// Nearly normal: twelve uniform values less their mean (Irwin–Hall), which is bounded and so reproducible anywhere.
