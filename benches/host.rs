@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use wgpu_paged_attention::blocks::{BlockId, BlockPool, CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::plan::StepPlan;
+use wgpu_paged_attention::plan::{Schedule, StepPlan};
 
 /// Blocks that are handed out before the first of them is freed, as a full batch would.
 const HELD: usize = 4096;
@@ -72,7 +72,7 @@ fn decoding(num_seqs: u32, context: u32, more: u32) -> (CacheManager, Vec<(SeqId
         .layout()
         .expect("the configuration is valid");
     let mut cache = CacheManager::new(&layout).expect("the tables fit into memory");
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     let batch: Vec<(SeqId, u32)> =
         (0..num_seqs).map(|_| (cache.create_sequence().expect("there is a row for each"), 1)).collect();
     for &(seq, _) in &batch {

@@ -1,5 +1,6 @@
-//! An engine that keeps its own block tables and only hands them over, as vLLM does: `block_table`, `seq_lens`,
-//! `slot_mapping` with -1 for padding, and a block that two sequences share.
+//! An engine that keeps its own block tables and only hands them over: first as vLLM does, `block_table`, `seq_lens` and
+//! `slot_mapping` with -1 for padding, then as FlashInfer does, `indptr`, `indices`, `last_page_len` and positions. Two
+//! sequences share a block.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::error::Error;
 use common::{Buffers, HEADS, Text, open_device};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, KvCache};
-use wgpu_paged_attention::plan::RawTables;
+use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::reference;
 
 const BLOCK_SIZE: u32 = 16;
@@ -52,18 +53,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Prefill: all 20 tokens of A, and of B only the 3 that no block holds yet.
     let slots: Vec<i64> = (0..20).map(|p| slot(0, p)).chain((16..19).map(|p| slot(1, p))).collect();
-    let tables = RawTables {
-        block_table: &BLOCK_TABLE,
-        max_blocks: MAX_BLOCKS,
-        seq_lens: &[20, 19, 0],
-        cu_seqlens_q: Some(&[0, 20, 23, 23]),
-        slot_mapping: Some(&slots),
-    };
+    let dense = |seq_lens| Tables::Dense { block_table: &BLOCK_TABLE, max_blocks: MAX_BLOCKS, seq_lens };
+    let tables =
+        RawTables { tables: dense(&[20, 19, 0]), cu_seqlens_q: Some(&[0, 20, 23, 23]), append: Append::Slots(&slots) };
     let prefill = run(&tables, &Buffers::new(&device, &[(&a, 0..20), (&b, 16..19)]))?;
 
-    // Decode: one token each, and a padding row whose K and V go nowhere.
-    let slots = [slot(0, 20), slot(1, 19), -1];
-    let tables = RawTables { seq_lens: &[21, 20, 0], cu_seqlens_q: None, slot_mapping: Some(&slots), ..tables };
+    // Decode: one token each, and a padding row whose K and V go nowhere. The same tables, as a list of blocks.
+    let tables = RawTables {
+        tables: Tables::Csr { indptr: &[0, 2, 4, 4], indices: &[5, 2, 5, 9], last_page_len: &[5, 4, 0] },
+        cu_seqlens_q: None,
+        append: Append::Positions { batch_indices: &[0, 1, -1], positions: &[20, 19, 0] },
+    };
     let decode = run(&tables, &Buffers::new(&device, &[(&a, 20..21), (&b, 19..20), (&a, 0..1)]))?;
 
     let of_a = (0..20).map(|token| a.expected(token).output);
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let want = [a.expected(20).output, b.expected(19).output, padding].concat();
     let worst = reference::compare(&decode, &want, 1e-5, 1e-4)?.max(worst);
     // A table that points outside the pool is refused on the host.
-    let wrong = RawTables { seq_lens: &[33, 20, 0], ..tables };
+    let wrong = RawTables::new(dense(&[33, 20, 0]));
     let refused = plan_error(&cache, &wrong).ok_or("a bad block id was accepted")?;
 
     println!("{}: 23 tokens prefilled and 2 decoded through the engine's own tables", device.adapter_info().name);

@@ -1,12 +1,19 @@
 // kv_append.wgsl — writes the K and V rows of this step into their slots.
-// Dispatch  one invocation per (token, KV head of the segment, unit of 16 bytes), folded into x and y
+// Dispatch  one invocation per (token, KV head of the segment, data unit of the wider of K and V), or per (token, KV head)
+//           where the format has scales, for these depend on many elements; folded into x and y
 // Shapes    row-major
-//   step     header and slots [num_tokens]                       u32   SKIP_SLOT is padding: nothing is written
-//   k, v     [num_tokens, total_kv_heads, HEAD_DIM]              f32
-//   k_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, UNITS]       16-byte units in the storage format (v_pool alike)
-// Elements between HEAD_DIM and the end of the last unit are written as zeros, so that no row holds old bits.
-// Twin      tests/common/pools.rs: Pools      Source  slot_mapping of vLLM's reshape_and_cache
-// const     BLOCK_SIZE, HEAD_DIM, PARTS, UNITS, put in front by the host
+//   step     header and slots [num_tokens]                         u32   SKIP_SLOT is padding: nothing is written;
+//            positions [num_tokens] where K is turned              i32
+//   k        [num_tokens, total_kv_heads, HEAD_DIM]                f32, or f16 in pairs, read as bits
+//   v        [num_tokens, total_kv_heads, V_HEAD_DIM]              the same
+//   k_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]   16-byte units in the storage format
+//   v_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, V_ROW_UNITS]   16-byte units in the storage format
+// Elements between HEAD_DIM and the end of the last unit are written as zeros, so that no row holds old bits. A row is
+// whole units in every format: no word is shared by two tokens, and none is read before it is written.
+// An invocation takes fewer than 4,000 loop rounds: two for each of 2 · 512 elements, and a few for each word.
+// Twin      src/formats/row.rs: encode_row      Source  slot_mapping of vLLM's reshape_and_cache
+// Needs     begin_token(header, token) and source_bits(is_v, at), from common/source_plain.wgsl or source_rotary.wgsl
+// const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, put in front by the host
 
 const SKIP_SLOT: u32 = 0xffffffffu;
 const APPEND_LANES: u32 = 64u;
@@ -21,23 +28,18 @@ struct AppendParams {
 @group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
 @group(1) @binding(1) var<storage, read_write> v_pool: array<vec4<u32>>;
 @group(2) @binding(0) var<uniform> params: AppendParams;
-@group(2) @binding(1) var<storage, read> k: array<f32>;
-@group(2) @binding(2) var<storage, read> v: array<f32>;
+@group(2) @binding(1) var<storage, read> k: array<u32>;
+@group(2) @binding(2) var<storage, read> v: array<u32>;
 
-fn k_vec4(first: u32, d: u32) -> vec4<f32> {
-    var x = vec4<f32>(0.0);
-    for (var e = 0u; e < 4u; e++) {
-        if (d + e < HEAD_DIM) { x[e] = k[first + d + e]; }
-    }
-    return x;
+// An element as it was given.
+fn given_bits(is_v: bool, at: u32) -> u32 {
+    let word = at / IO_PER_WORD;
+    if (is_v) { return io_bits(v[word], at); }
+    return io_bits(k[word], at);
 }
 
-fn v_vec4(first: u32, d: u32) -> vec4<f32> {
-    var x = vec4<f32>(0.0);
-    for (var e = 0u; e < 4u; e++) {
-        if (d + e < HEAD_DIM) { x[e] = v[first + d + e]; }
-    }
-    return x;
+fn put_unit(is_v: bool, at: u32, unit: vec4<u32>) {
+    if (is_v) { v_pool[at] = unit; } else { k_pool[at] = unit; }
 }
 
 @compute @workgroup_size(APPEND_LANES)
@@ -48,18 +50,17 @@ fn main(
 ) {
     // locate
     let item = linear_index(group, groups) * APPEND_LANES + lane;
-    let unit = item % UNITS;
-    let head = (item / UNITS) % params.num_kv_heads;
-    let token = item / (UNITS * params.num_kv_heads);
+    let head = (item / ROW_LANES) % params.num_kv_heads;
+    let token = item / (ROW_LANES * params.num_kv_heads);
     let header = step_header();
     if (token >= header.num_slots) { return; }
     let slot = step[header.slots_base + token];
     if (slot == SKIP_SLOT) { return; }
-    let first = (token * params.total_kv_heads + params.first_kv_head + head) * HEAD_DIM;
-    let row = slot_row(slot, params.num_kv_heads, head);
 
     // convert and write
-    let d = unit * PARTS * 4u;
-    k_pool[row + unit] = kv_store(k_vec4(first, d), k_vec4(first, d + 4u));
-    v_pool[row + unit] = kv_store(v_vec4(first, d), v_vec4(first, d + 4u));
+    begin_token(header, token);
+    let row = slot_row(slot, params.num_kv_heads, head);
+    let source_row = token * params.total_kv_heads + params.first_kv_head + head;
+    store_row(false, row, source_row * HEAD_DIM, item % ROW_LANES);
+    store_row(true, row, source_row * V_HEAD_DIM, item % ROW_LANES);
 }

@@ -1,76 +1,25 @@
 //! What a cache should look like, as it is written in code or in a file.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::BlockId;
 use crate::error::ConfigError;
 use crate::layout::KvLayout;
 
+pub use crate::formats::KvFormat;
+
 /// The widest head that the kernels hold in registers.
-pub const MAX_HEAD_DIM: u32 = 256;
+pub const MAX_HEAD_DIM: u32 = 512;
 /// The largest block, in tokens, of a paged cache.
 pub const MAX_BLOCK_SIZE: u32 = 65_536;
-/// Largest [`CacheConfig::max_seq_len`]: beyond, positions could wrap in 32 bits.
-pub const MAX_SEQ_LEN: u32 = 1 << 31;
+/// Largest [`CacheConfig::max_seq_len`]: beyond, distances between positions could wrap in 32 bits.
+pub const MAX_SEQ_LEN: u32 = 1 << 30;
 /// The most layers or KV heads; far above any model, and low enough that sizes stay countable.
 pub const MAX_LAYERS_OR_HEADS: u32 = 65_536;
 /// The most slots in a pool: numbers below `u32::MAX`, which means "skip".
 pub const MAX_SLOTS: u64 = u32::MAX as u64 - 1;
 /// The most entries in the block tables of all sequences together.
 pub const MAX_TABLE_ENTRIES: u64 = 1 << 30;
-
-/// How the elements of K and V are stored; sums are f32 whatever the storage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum KvFormat {
-    /// IEEE single precision.
-    F32,
-    /// IEEE half precision, two elements to a word.
-    #[default]
-    F16,
-}
-
-impl KvFormat {
-    /// Every format, for tables and sweeps.
-    pub const ALL: [Self; 2] = [Self::F32, Self::F16];
-
-    /// Bytes of one element.
-    pub const fn element_bytes(self) -> u32 {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-
-    /// The name used in files and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        }
-    }
-}
-
-impl fmt::Display for KvFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for KvFormat {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        Self::ALL
-            .into_iter()
-            .find(|format| format.name() == text)
-            .ok_or_else(|| ConfigError::UnknownFormat { given: text.to_owned() })
-    }
-}
 
 /// The shape of the model's K and V, the size of the pool, and the limits of one batch.
 ///
@@ -95,6 +44,9 @@ pub struct CacheConfig {
     pub num_kv_heads: u32,
     /// Elements of one head, 1 to [`MAX_HEAD_DIM`].
     pub head_dim: u32,
+    /// Elements of one head's V, where they differ from K's `head_dim`; 1 to [`MAX_HEAD_DIM`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub v_head_dim: Option<u32>,
     /// Storage of the elements; half precision unless set.
     #[serde(default, alias = "kv_dtype")]
     pub kv_format: KvFormat,
@@ -141,6 +93,7 @@ impl CacheConfig {
             num_layers,
             num_kv_heads,
             head_dim,
+            v_head_dim: None,
             kv_format: KvFormat::default(),
             block_size: default_block_size(),
             num_blocks: None,
@@ -149,6 +102,13 @@ impl CacheConfig {
             max_seq_len: default_max_seq_len(),
             max_sequences: default_max_sequences(),
         }
+    }
+
+    /// Sets [`v_head_dim`](Self::v_head_dim).
+    #[must_use]
+    pub fn with_v_head_dim(mut self, v_head_dim: u32) -> Self {
+        self.v_head_dim = Some(v_head_dim);
+        self
     }
 
     /// Sets [`kv_format`](Self::kv_format).
@@ -213,6 +173,7 @@ impl CacheConfig {
         check("num_layers", self.num_layers, heads)?;
         check("num_kv_heads", self.num_kv_heads, heads)?;
         check("head_dim", self.head_dim, MAX_HEAD_DIM.into())?;
+        check("v_head_dim", self.v_head_dim.unwrap_or(self.head_dim), MAX_HEAD_DIM.into())?;
         check("block_size", self.block_size, MAX_BLOCK_SIZE.into())?;
         check("max_seq_len", self.max_seq_len, MAX_SEQ_LEN.into())?;
         check("max_sequences", self.max_sequences, any)?;

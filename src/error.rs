@@ -4,6 +4,7 @@
 //! Whatever returns one of these has left the cache as it was.
 
 use crate::blocks::{BlockId, SeqId};
+use crate::formats::KvFormat;
 
 /// A [`CacheConfig`](crate::config::CacheConfig) that describes no possible cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,10 +102,30 @@ pub enum ConfigError {
         limit: u64,
     },
     /// The name of a storage format is not known.
-    #[error("unknown KV format {given:?}; use f32 or f16")]
+    #[error("unknown KV format {given:?}; use f32, f16, bf16, int8, fp8 or int4")]
     UnknownFormat {
         /// The name as it was given.
         given: String,
+    },
+}
+
+/// A row of K or V that cannot be converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The stored words do not match the elements.
+    #[error(
+        "a row of {elements} elements in {format} takes {needed} words, but {given} were given; pass exactly as many"
+    )]
+    RowWords {
+        /// The storage format.
+        format: KvFormat,
+        /// Elements of the row.
+        elements: usize,
+        /// Words given.
+        given: usize,
+        /// Words that the row takes.
+        needed: usize,
     },
 }
 
@@ -118,7 +139,7 @@ pub enum LayoutError {
          use at most {max_blocks} blocks instead of {num_blocks}"
     )]
     HeadTooLarge {
-        /// Bytes of one head's keys in one layer.
+        /// Bytes of one head's keys or values in one layer, whichever are more.
         head_bytes: u64,
         /// The effective limit of one binding.
         limit: u64,
@@ -297,21 +318,55 @@ pub enum TableError {
         /// Elements it has.
         actual: u64,
     },
-    /// Query offsets must count from the first token of the batch.
-    #[error("cu_seqlens_q[0] is {value}; it must be 0")]
-    QueryStart {
+    /// Offsets must count from the first element.
+    #[error("{name}[0] is {value}; it must be 0")]
+    OffsetStart {
+        /// The array of offsets.
+        name: &'static str,
         /// What it held.
         value: u32,
     },
-    /// Query offsets went backwards.
-    #[error("cu_seqlens_q[{index}] is {value}, below the {previous} before it; offsets never decrease")]
-    QueryOrder {
+    /// Offsets went backwards.
+    #[error("{name}[{index}] is {value}, below the {previous} before it; offsets never decrease")]
+    OffsetOrder {
+        /// The array of offsets.
+        name: &'static str,
         /// Position of the smaller offset.
         index: usize,
         /// The offset before it.
         previous: u32,
         /// What it held.
         value: u32,
+    },
+    /// The list of blocks ends before an offset into it.
+    #[error("indptr[{index}] is {offset}, but indices has {given} elements; make the arrays agree")]
+    IndicesTooShort {
+        /// Position of the offset.
+        index: usize,
+        /// The offset.
+        offset: u32,
+        /// Elements of `indices`.
+        given: usize,
+    },
+    /// The last block of a sequence holds at least one token, and at most a block of them.
+    #[error("last_page_len[{row}] is {len}, outside 1..={block_size}; a sequence without tokens has no block")]
+    LastPageLen {
+        /// The sequence.
+        row: usize,
+        /// What the array held.
+        len: u32,
+        /// Tokens per block.
+        block_size: u32,
+    },
+    /// The blocks of a sequence hold more tokens than the cache allows.
+    #[error("sequence {row} of indptr has {seq_len} tokens, more than {limit}; raise max_seq_len")]
+    TooManyPages {
+        /// The sequence.
+        row: usize,
+        /// Its length: full blocks, and the last one.
+        seq_len: u64,
+        /// `max_seq_len`.
+        limit: u32,
     },
     /// A sequence is longer than its table row or than the cache allows.
     #[error("seq_lens[{row}] is {seq_len}, more than {limit}; give the table more columns or raise max_seq_len")]
@@ -334,6 +389,40 @@ pub enum TableError {
         id: u32,
         /// Blocks in the pool.
         num_blocks: u32,
+    },
+    /// A block of the list is outside the pool.
+    #[error("indices[{index}] is block {id}, but the pool has {num_blocks}; correct the list")]
+    InvalidIndex {
+        /// Position in `indices`.
+        index: usize,
+        /// What it held.
+        id: u32,
+        /// Blocks in the pool.
+        num_blocks: u32,
+    },
+    /// A token belongs to a sequence that is not in the batch, without being padding.
+    #[error("batch_indices[{index}] is {batch}, outside 0..{num_seqs}; use -1 for padding")]
+    InvalidBatch {
+        /// The query token.
+        index: usize,
+        /// What the array held.
+        batch: i32,
+        /// Sequences of the batch.
+        num_seqs: usize,
+    },
+    /// A token lies behind the end of its sequence.
+    #[error(
+        "positions[{index}] is {position}, but sequence {seq} has {seq_len} tokens; lengths count the tokens of this step"
+    )]
+    InvalidPosition {
+        /// The query token.
+        index: usize,
+        /// What the array held.
+        position: u32,
+        /// Its sequence.
+        seq: usize,
+        /// Tokens of that sequence.
+        seq_len: u32,
     },
     /// A slot is negative without being the padding value -1, or lies behind the pool.
     #[error("slot_mapping[{index}] is {slot}, outside 0..{num_slots}; use -1 for padding")]

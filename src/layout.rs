@@ -1,13 +1,16 @@
 //! Strides, bytes and offsets of K and V. No other file on the host computes one.
 //!
-//! Each layer has a K pool and a V pool of the same shape. A pool is cut by KV heads into *segments*, so that each
-//! fits one storage binding. Inside a segment everything is counted in *units* of 16 bytes, one `vec4<u32>`:
+//! Each layer has a K pool and a V pool. A pool is cut by KV heads into *segments*, so that each fits one storage
+//! binding; K and V are cut alike. Inside a segment everything is counted in *units* of 16 bytes, one `vec4<u32>`:
 //!
 //! ```text
-//! [num_blocks, heads_in_segment, block_size, row_units]     row-major
-//! row  = one token of one head: head_dim elements, padded to whole units
-//! unit = ((block * heads_in_segment + head) * block_size + position % block_size) * row_units
+//! K    [num_blocks, heads_in_segment, block_size, k_row_units]     row-major; V alike, with v_row_units
+//! row  = (block * heads_in_segment + head) * block_size + position % block_size
+//! unit = row * k_row_units: the first of a row, which is one token of one head
+//!        data units, head_dim elements padded to whole units, then scale units, where the format has scales
 //! ```
+//!
+//! What a unit holds is told in [`formats`](crate::formats).
 
 use crate::blocks::BlockId;
 use crate::config::{CacheConfig, KvFormat};
@@ -28,6 +31,7 @@ pub struct KvLayout {
     num_layers: u32,
     num_kv_heads: u32,
     head_dim: u32,
+    v_head_dim: u32,
     kv_format: KvFormat,
     paged: bool,
     /// Tokens per block; `max_seq_len` where the cache is contiguous.
@@ -44,6 +48,7 @@ impl KvLayout {
             num_layers: config.num_layers,
             num_kv_heads: config.num_kv_heads,
             head_dim: config.head_dim,
+            v_head_dim: config.v_head_dim.unwrap_or(config.head_dim),
             kv_format: config.kv_format,
             paged: config.paged,
             block_size: if config.paged { config.block_size } else { config.max_seq_len },
@@ -68,9 +73,14 @@ impl KvLayout {
         self.num_kv_heads
     }
 
-    /// Elements of one head.
+    /// Elements of one head of K, and of a query.
     pub fn head_dim(&self) -> u32 {
         self.head_dim
+    }
+
+    /// Elements of one head of V, and of an output.
+    pub fn v_head_dim(&self) -> u32 {
+        self.v_head_dim
     }
 
     /// Storage of the elements.
@@ -118,22 +128,30 @@ impl KvLayout {
         u64::from(self.num_blocks) * u64::from(self.block_size)
     }
 
-    /// Units of one row: `head_dim` elements, padded.
-    pub fn row_units(&self) -> u32 {
-        let bytes = u64::from(self.head_dim) * u64::from(self.kv_format.element_bytes());
-        // At most 256 elements of 4 bytes: 64 units.
-        bytes.div_ceil(UNIT_BYTES) as u32
+    /// Units of one row of K: `head_dim` elements, padded, and their scales.
+    pub fn k_row_units(&self) -> u32 {
+        self.kv_format.row_units(self.head_dim)
     }
 
-    /// Bytes of one row, padding included.
-    pub fn row_bytes(&self) -> u64 {
-        u64::from(self.row_units()) * UNIT_BYTES
+    /// Units of one row of V, alike.
+    pub fn v_row_units(&self) -> u32 {
+        self.kv_format.row_units(self.v_head_dim)
+    }
+
+    /// Bytes of one row of K, padding and scales included.
+    pub fn k_row_bytes(&self) -> u64 {
+        u64::from(self.k_row_units()) * UNIT_BYTES
+    }
+
+    /// Bytes of one row of V, alike.
+    pub fn v_row_bytes(&self) -> u64 {
+        u64::from(self.v_row_units()) * UNIT_BYTES
     }
 
     /// Bytes that one token takes in K and V of all layers.
     pub fn bytes_per_token(&self) -> u64 {
-        // At most 2^16 layers, 2^16 heads, 2^10 bytes, K and V: 2^43.
-        2 * u64::from(self.num_layers) * u64::from(self.num_kv_heads) * self.row_bytes()
+        // At most 2^16 layers, 2^16 heads, 2^11 bytes, K and V: 2^44.
+        u64::from(self.num_layers) * u64::from(self.num_kv_heads) * (self.k_row_bytes() + self.v_row_bytes())
     }
 
     /// Bytes that one block takes in K and V of all layers.
@@ -163,42 +181,49 @@ impl KvLayout {
         block.get() * self.block_size + position % self.block_size
     }
 
-    /// Index of the first unit of a row inside a segment of `heads_in_segment` heads.
+    /// Number of a row inside a segment of `heads_in_segment` heads. Times [`k_row_units`](Self::k_row_units) it is K's
+    /// first unit, times [`v_row_units`](Self::v_row_units) V's.
     ///
     /// Counted in 64 bits, so it is right for any slot, also beyond the pool; inside a segment that
-    /// [`segments`](Self::segments) returned it is always below 2^28.
-    pub fn row_unit_offset(&self, heads_in_segment: u32, slot: u32, head_in_segment: u32) -> u64 {
+    /// [`segments`](Self::segments) returned, units are always below 2^28.
+    pub fn row_index(&self, heads_in_segment: u32, slot: u32, head_in_segment: u32) -> u64 {
         let block = u64::from(slot / self.block_size);
         let within = u64::from(slot % self.block_size);
         (block * u64::from(heads_in_segment))
             .saturating_add(head_in_segment.into())
             .saturating_mul(self.block_size.into())
             .saturating_add(within)
-            .saturating_mul(self.row_units().into())
     }
 
-    /// Bytes of a segment of `heads` heads.
-    pub fn segment_bytes(&self, heads: u32) -> u64 {
+    /// Bytes of K in a segment of `heads` heads.
+    pub fn k_segment_bytes(&self, heads: u32) -> u64 {
         // Fewer heads than the layer has, so it is below total_bytes, which was checked; larger arguments saturate.
-        self.num_slots().saturating_mul(self.row_bytes()).saturating_mul(heads.into())
+        self.num_slots().saturating_mul(self.k_row_bytes()).saturating_mul(heads.into())
     }
 
-    /// Cuts a layer's K pool (and V pool, alike) into segments of at most `max_binding_bytes`.
+    /// Bytes of V in a segment of `heads` heads.
+    pub fn v_segment_bytes(&self, heads: u32) -> u64 {
+        self.num_slots().saturating_mul(self.v_row_bytes()).saturating_mul(heads.into())
+    }
+
+    /// Cuts a layer's K pool, and its V pool alike, into segments of at most `max_binding_bytes`.
     ///
-    /// There are as few segments as possible, and their sizes differ as little as possible.
+    /// There are as few segments as possible, and their sizes differ as little as possible. The wider of K and V
+    /// decides.
     ///
     /// # Errors
     /// [`LayoutError::HeadTooLarge`] if not even one head fits.
     pub fn segments(&self, max_binding_bytes: u64) -> Result<Segments, LayoutError> {
         let limit = max_binding_bytes.min(MAX_SEGMENT_BYTES);
-        let head_bytes = self.segment_bytes(1);
+        let head_bytes = self.k_segment_bytes(1).max(self.v_segment_bytes(1));
         let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
         if fitting == 0 {
+            let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
             return Err(LayoutError::HeadTooLarge {
                 head_bytes,
                 limit,
                 num_blocks: self.num_blocks,
-                max_blocks: limit / (u64::from(self.block_size) * self.row_bytes()),
+                max_blocks: limit / (u64::from(self.block_size) * row_bytes),
             });
         }
         let count = self.num_kv_heads.div_ceil(fitting);
@@ -206,7 +231,7 @@ impl KvLayout {
         Ok(Segments {
             heads_per_segment,
             count,
-            bytes: self.segment_bytes(heads_per_segment),
+            bytes: head_bytes * u64::from(heads_per_segment),
             num_kv_heads: self.num_kv_heads,
         })
     }
@@ -217,9 +242,9 @@ impl KvLayout {
 pub struct Segments {
     /// Heads in every segment but the last.
     pub heads_per_segment: u32,
-    /// Segments in a layer's K pool.
+    /// Segments of a layer.
     pub count: u32,
-    /// Bytes of a segment of `heads_per_segment` heads.
+    /// Bytes of K or V, whichever are more, in a segment of `heads_per_segment` heads.
     pub bytes: u64,
     num_kv_heads: u32,
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use wgpu_paged_attention::bench::options::Op;
 use wgpu_paged_attention::bench::report::{CaseResult, Mode, Report, SCHEMA};
 
 fn check_number(what: &str, value: f64) {
@@ -26,6 +27,17 @@ fn check_result(result: &CaseResult) {
     assert!((result.gb_s - gb_s).abs() <= 1e-6 * gb_s, "{case}: {} GB/s instead of {gb_s}", result.gb_s);
     let share = result.fraction_of_read.expect("the ceiling for reading was measured");
     check_number(&format!("fraction_of_read of {case}"), share);
+    if op == "append" {
+        assert_eq!((result.flops, result.gflop_s, result.queries), (0, None, 0), "{case} computes nothing");
+    } else {
+        let gflop_s = result.flops as f64 / result.median_us / 1e3;
+        let given = result.gflop_s.unwrap_or(f64::NAN);
+        assert!((given - gflop_s).abs() <= 1e-6 * gflop_s, "{case}: {given} GFLOP/s instead of {gflop_s}");
+        assert!(result.queries > 0 && !result.variant.is_empty(), "{case} asked nothing");
+    }
+    if matches!(op.as_str(), "prefill" | "mixed") {
+        check_number(&format!("fraction_of_fma of {case}"), result.fraction_of_fma.unwrap_or(f64::NAN));
+    }
     assert!((0.0..1e-2).contains(&result.max_abs_error), "{case} is off by {}", result.max_abs_error);
 }
 
@@ -52,6 +64,9 @@ fn the_json_of_a_benchmark_run_is_complete_and_its_numbers_are_possible() {
     }
 
     report.results.iter().for_each(check_result);
+    for op in Op::ALL {
+        assert!(report.results.iter().any(|result| result.op == op.name()), "no {op} result");
+    }
     for mode in [Mode::Paged, Mode::Contiguous] {
         assert!(report.results.iter().any(|result| result.mode == mode), "no {} result", mode.name());
     }

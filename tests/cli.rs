@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use wgpu_paged_attention::harness::{Gpu, GpuOptions};
+use wgpu_paged_attention::harness::{Fault, Gpu, GpuOptions};
 
 /// A case that takes milliseconds.
 const TINY: [&str; 5] = ["bench", "--case", "1,17,2,1,8", "--samples", "5"];
@@ -92,6 +92,8 @@ fn help_names_the_commands_their_examples_and_every_exit_status() {
         ("check", &["--adapter", "--require-gpu", "--quick", "--seed", "--json", "Examples:"]),
         ("bench", &["--case", "--kv-dtype", "--block-size", "--trace", "--workload", "azure-conv", "sharegpt"]),
         ("bench", &["llama-3-8b", "--time-budget", "--samples", "--json", "Examples:"]),
+        ("bench", &["--op", "prefill", "mixed", "--figures", "--lens", "--queries", "--shared-prefix", "int4"]),
+        ("bench", &["--window", "--soft-cap", "--alibi", "--sinks", "--non-causal", "--lse", "--io"]),
     ] {
         let help = succeeded(&[command, "--help"]);
         assert!(help.contains("Exit status:"), "{command}: {help}");
@@ -108,9 +110,16 @@ fn unknown_commands_and_options_are_usage_errors() {
     refused(&["bench", "--model", "gpt-9"], 2, &["gpt-9", "llama-13b", "gemma-3-270m"]);
     refused(&["bench", "--workload", "chat"], 2, &["chat", "azure-conv", "deepseek-r1"]);
     refused(&["bench", "--kv-dtype", "f8"], 2, &["f8", "f32", "f16"]);
-    refused(&["bench", "--op", "prefill"], 2, &["prefill", "append", "decode"]);
+    refused(&["bench", "--op", "fill"], 2, &["fill", "append, decode, prefill or mixed"]);
     refused(&["bench", "--trace", "a.csv", "--workload", "sharegpt"], 2, &["--trace", "--workload"]);
     refused(&["bench", "--case", "1,8,2,1,8", "--batch", "3"], 2, &["--case", "--batch"]);
+    refused(&["bench", "--io", "bf16"], 2, &["--io", "bf16", "f32", "f16"]);
+    for (option, value) in [("--op", "decode"), ("--lens", "5"), ("--window", "5"), ("--kv-dtype", "f16")] {
+        refused(&["bench", "--figures", option, value], 2, &["--figures", option]);
+    }
+    for (option, value) in [("--batch", "2"), ("--context", "8"), ("--case", "1,8,2,1,8"), ("--workload", "sharegpt")] {
+        refused(&["bench", "--lens", "5", option, value], 2, &["--lens", option]);
+    }
 }
 
 #[test]
@@ -122,7 +131,7 @@ fn every_field_of_a_case_is_checked_and_named() {
         ("1,0,8,2,64", &["context", "\"0\""]),
         ("1,128,0,2,64", &["num_q_heads", "4096"]),
         ("1,128,8,x,64", &["num_kv_heads", "\"x\""]),
-        ("1,128,8,2,257", &["head_dim", "257", "256"]),
+        ("1,128,8,2,513", &["head_dim", "513", "512"]),
         ("1,128,8,3,64", &["num_q_heads 8", "num_kv_heads 3"]),
         ("1,-5,8,2,64", &["context", "-5"]),
         ("99999999999,1,8,2,64", &["batch", "99999999999"]),
@@ -143,6 +152,15 @@ fn numbers_outside_their_limits_are_refused_with_the_limit() {
         ("--time-budget", "0", "86400"),
         ("--time-budget", "NaN", "86400"),
         ("--seed", "x", "--seed"),
+        ("--queries", "0", "1..=16777216"),
+        ("--window", "0", "1..=16777216"),
+        ("--shared-prefix", "0", "1..=16777216"),
+        ("--soft-cap", "0", "above 0"),
+        ("--soft-cap", "NaN", "1000000"),
+        ("--lens", "", "32768,256x63"),
+        ("--lens", "256x0", "256x0"),
+        ("--lens", "16777217", "16777216"),
+        ("--lens", "1x65535,1", "65536 sequences, more than 65535"),
     ] {
         refused(&["bench", option, value], 2, &[option, limit]);
     }
@@ -249,14 +267,17 @@ fn a_quick_check_passes_and_notices_its_planted_faults() {
     let json = read_json(&file);
     has_keys(&json, &["schema", "adapter", "seed", "quick", "seconds", "groups", "self_test"]);
     let groups = json["groups"].as_array().expect("a list");
-    assert!(groups.len() >= 4, "f32 and f16, paged and contiguous: {groups:?}");
+    assert!(groups.len() >= 12, "six formats, paged and contiguous: {groups:?}");
     for group in groups {
         has_keys(group, &["kv_dtype", "mode", "exchange", "scenes", "worst_error", "failures"]);
         assert_eq!(group["failures"], json!([]));
         assert!(group["worst_error"].as_f64().is_some_and(|error| error > 0.0), "rounding leaves something: {group}");
     }
     let planted = json["self_test"].as_array().expect("a list");
-    assert_eq!(planted.len(), groups.len(), "two in each paged form, which are half of all");
+    let names: Vec<_> = Fault::ALL.map(Fault::name).to_vec();
+    let found: Vec<_> = planted.iter().map(|fault| fault["fault"].as_str().expect("a text")).collect();
+    assert_eq!(found.len() % names.len(), 0, "all of them for each exchange");
+    assert!(!found.is_empty() && found.chunks(names.len()).all(|found| found == names), "{found:?}");
     assert!(planted.iter().all(|fault| fault["noticed"] == json!(true)));
 }
 
@@ -266,7 +287,7 @@ fn a_benchmark_writes_the_published_json() {
     let file = directory("bench").join("out.json");
     let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
     let json = read_json(&file);
-    has_keys(&json, &["schema", "command", "seed", "adapter", "ceilings", "results", "pairs", "failures"]);
+    has_keys(&json, &["schema", "command", "seed", "adapter", "ceilings", "results", "pairs", "figures", "failures"]);
     has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
     has_keys(&json["ceilings"], &["read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
     assert_eq!((&json["seed"], &json["adapter"]["software"]), (&json!(7), &json!(software)));
@@ -275,7 +296,7 @@ fn a_benchmark_writes_the_published_json() {
     assert!(command.starts_with("paged-attention bench --case 1,17,2,1,8 --samples 5 --kv-dtype f32,f16"), "{command}");
 
     let results = json["results"].as_array().expect("a list");
-    for op in ["append", "decode"] {
+    for op in ["append", "decode", "prefill", "mixed"] {
         for kv_dtype in ["f32", "f16"] {
             for mode in ["paged", "contiguous"] {
                 let found = results
@@ -285,7 +306,7 @@ fn a_benchmark_writes_the_published_json() {
             }
         }
     }
-    assert_eq!(results.len(), 8);
+    assert_eq!(results.len(), 16);
     for result in results {
         has_keys(
             result,
@@ -300,6 +321,9 @@ fn a_benchmark_writes_the_published_json() {
                 "batch",
                 "context",
                 "tokens",
+                "queries",
+                "variant",
+                "shared_prefix",
                 "mode",
                 "workload",
                 "input_hash",
@@ -313,6 +337,9 @@ fn a_benchmark_writes_the_published_json() {
                 "bytes",
                 "gb_s",
                 "fraction_of_read",
+                "flops",
+                "gflop_s",
+                "fraction_of_fma",
                 "max_abs_error",
             ],
         );
@@ -321,7 +348,7 @@ fn a_benchmark_writes_the_published_json() {
         assert!(result["median_us"].as_f64().is_some_and(|time| time > 0.0));
     }
     let pairs = json["pairs"].as_array().expect("a list");
-    assert_eq!(pairs.len(), 4);
+    assert_eq!(pairs.len(), 8);
     for pair in pairs {
         has_keys(
             pair,
@@ -338,11 +365,49 @@ fn a_benchmark_writes_the_published_json() {
             ],
         );
     }
+    let figures = json["figures"].as_array().expect("a list");
+    assert_eq!(figures.len(), 4, "f16 over f32, for each operation");
+    for figure in figures {
+        has_keys(figure, &["what", "measured", "limit", "samples"]);
+        assert!(figure["measured"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");
+        assert_eq!((&figure["limit"], &figure["samples"]), (&json!(null), &json!(5)));
+    }
     for word in ["adapter: ", "ceilings: ", "paged", "contiguous", "append", "decode"] {
         assert!(table.contains(word), "{word}: {table}");
     }
     assert!(!table.contains('\u{1b}'), "no colours in a pipe: {table:?}");
     assert!(!file.with_extension("json.tmp").exists(), "nothing is left beside the file");
+}
+
+#[test]
+fn variants_shared_prefixes_and_ragged_batches_are_measured() {
+    if adapter("variants_shared_prefixes_and_ragged_batches_are_measured").is_none() {
+        return;
+    }
+    let file = directory("variants").join("out.json");
+    let tiny = ["--samples", "5", "--json", text(&file)];
+    let measured = |args: &[&str]| {
+        let table = succeeded(&[&["bench", "--op", "decode"], args, &tiny].concat());
+        (table, read_json(&file))
+    };
+
+    let variant = ["--window", "9", "--soft-cap", "5", "--alibi", "--sinks", "--non-causal", "--lse", "--io", "f16"];
+    let (table, json) = measured(&[&["--case", "3,40,2,1,8", "--queries", "2"], &variant[..]].concat());
+    let name = "non-causal, window 9, soft cap 5, alibi, sinks, f16 io, lse";
+    assert!(table.contains(name), "{table}");
+    assert_eq!((&json["results"][0]["variant"], &json["results"][0]["queries"]), (&json!(name), &json!(6)));
+
+    let (table, json) = measured(&["--case", "3,40,2,1,8", "--shared-prefix", "35"]);
+    let modes: Vec<_> = json["results"].as_array().expect("a list").iter().map(|result| &result["mode"]).collect();
+    assert_eq!(modes, [&json!("shared"), &json!("paged")]);
+    assert_eq!(json["figures"].as_array().map(Vec::len), Some(1));
+    assert!(table.contains("time without sharing over time with"), "{table}");
+
+    let lens = ["--model", "gemma-3-270m", "--lens", "40,5x2", "--lens", "40"];
+    let (table, json) = measured(&lens);
+    assert!(table.contains("40,5x2"), "{table}");
+    assert_eq!(json["results"].as_array().map(Vec::len), Some(4), "two batches, both modes");
+    assert_eq!((&json["results"][0]["batch"], &json["results"][0]["tokens"]), (&json!(3), &json!(50)));
 }
 
 #[test]

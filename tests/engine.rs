@@ -13,7 +13,7 @@ use wgpu_paged_attention::gpu::{
 };
 use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::layout::KvLayout;
-use wgpu_paged_attention::plan::{RawTables, StepPlan};
+use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
 use wgpu_paged_attention::wgpu;
 
 const HEADS: u32 = 2;
@@ -163,11 +163,11 @@ fn plans_steps_and_attentions_of_another_cache_are_refused() {
     let smaller = KvCache::new(&gpu.device, &layout(4)).unwrap();
     let error = smaller.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap_err();
     assert!(matches!(error, GpuError::Foreign { what: "plan" }), "{error}");
-    let mut own_splits = StepPlan::new(3);
-    let tables = RawTables { block_table: &[0], max_blocks: 1, seq_lens: &[1], cu_seqlens_q: None, slot_mapping: None };
+    let mut own_splits = StepPlan::new(Schedule { split_tokens: 3, ..one.cache.schedule() });
+    let tables = RawTables::new(Tables::Dense { block_table: &[0], max_blocks: 1, seq_lens: &[1] });
     own_splits.plan_tables(one.cache.layout(), &tables).unwrap();
     let error = one.cache.begin_step(&gpu.queue, &mut encoder, &own_splits).unwrap_err();
-    assert!(matches!(error, GpuError::SplitTokens { given: 3, .. }), "{error}");
+    assert!(matches!(error, GpuError::Schedule { given: Schedule { split_tokens: 3, .. }, .. }), "{error}");
 
     let step = one.cache.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap();
     let (a, b) = (gpu.storage("a", &[0.0_f32; ROW]), gpu.storage("b", &[0.0_f32; ROW]));
@@ -190,7 +190,7 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
     }
     for scale in [f32::NAN, f32::INFINITY, 0.0, -1.0, f32::MAX] {
         let error = engine.cache.attention(AttentionSpec::new(HEADS).with_scale(scale)).unwrap_err();
-        assert!(matches!(error, GpuError::Scale { .. }), "{error}");
+        assert!(matches!(error, GpuError::NotPositive { option: "scale", .. }), "{error}");
     }
     let profile = DeviceProfile::of(&gpu.device);
     let refused = |profile: &DeviceProfile| {
@@ -198,6 +198,12 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
         assert!(matches!(error, GpuError::Profile { .. }), "{error}");
     };
     refused(&with_splits(&profile, 0));
+    for tile_tokens in [0, 3, 32] {
+        refused(&DeviceProfile { tile_tokens, ..profile.clone() });
+    }
+    for tile_rows in [0, 65] {
+        refused(&DeviceProfile { tile_rows, ..profile.clone() });
+    }
     for lanes in [0, 2, 48, 512] {
         refused(&DeviceProfile { exchange: Exchange::Workgroup { lanes }, ..profile.clone() });
     }
@@ -208,8 +214,7 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
     let cache = KvCache::with_profile(&gpu.device, &layout(8), tight).unwrap();
     let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
     let mut plan = cache.new_plan();
-    let tables =
-        RawTables { block_table: &[0; 8], max_blocks: 8, seq_lens: &[128], cu_seqlens_q: None, slot_mapping: None };
+    let tables = RawTables::new(Tables::Dense { block_table: &[0; 8], max_blocks: 8, seq_lens: &[128] });
     plan.plan_tables(cache.layout(), &tables).unwrap();
     let mut encoder = engine.encoder();
     let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
@@ -227,7 +232,7 @@ fn a_layer_beyond_one_binding_is_cut_by_heads_and_still_right() {
     // blocks so large that two heads' pools take more than any other argument of the scene
     let spec = SceneSpec { lse: true, block_size: 128, ..SceneSpec::decode(10, 5, 24, &[40, 1, 90]) };
     let scene = Scene::random(&spec, 4).unwrap();
-    let head_bytes = scene.layout.segment_bytes(1);
+    let head_bytes = scene.layout.k_segment_bytes(1);
     for profile in profiles(&gpu) {
         let small = DeviceProfile { max_binding_bytes: 2 * head_bytes + 64, ..with_splits(&profile, 32) };
         assert_eq!(scene.layout.segments(small.max_binding_bytes).unwrap().count, 3);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wgpu_paged_attention::blocks::{BlockId, CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, PoolError, ReserveError};
-use wgpu_paged_attention::plan::StepPlan;
+use wgpu_paged_attention::plan::{QueryTile, Schedule, StepPlan, TILE_CLASSES};
 
 /// Handles are picked from all that were ever given out, so many of them are stale.
 #[derive(Clone, Debug)]
@@ -73,6 +73,20 @@ impl Model {
     }
 }
 
+/// Splits of three keys, so that most sequences have several.
+fn new_plan() -> StepPlan {
+    StepPlan::new(Schedule { split_tokens: 3, ..Schedule::default() })
+}
+
+/// The query tiles of every row, as the device finds them; in the order of the rows.
+fn served(plan: &StepPlan) -> Vec<(u32, QueryTile)> {
+    let tiles = (0..TILE_CLASSES).flat_map(|class| plan.tiles(class));
+    let members = |tile: &QueryTile| &plan.members()[tile.first_member as usize..][..tile.num_members as usize];
+    let mut served: Vec<_> = tiles.flat_map(|tile| members(tile).iter().map(|&row| (row, *tile))).collect();
+    served.sort_by_key(|(row, _)| *row);
+    served
+}
+
 struct Harness {
     cache: CacheManager,
     plan: StepPlan,
@@ -84,7 +98,7 @@ impl Harness {
         let layout = config.layout().unwrap();
         Self {
             cache: CacheManager::new(&layout).unwrap(),
-            plan: StepPlan::new(3),
+            plan: new_plan(),
             model: Model {
                 free: (0..layout.num_blocks()).collect(),
                 seqs: Vec::new(),
@@ -117,7 +131,7 @@ impl Harness {
                 self.plan.clear();
             }
             Op::Meddle(commit) => {
-                let mut plan = StepPlan::new(3);
+                let mut plan = new_plan();
                 let error = if *commit { self.cache.commit(&mut plan) } else { self.cache.rollback(&mut plan) };
                 let open = self.model.step.is_some();
                 assert_eq!(error, Err(if open { ManagerError::WrongPlan } else { ManagerError::NoOpenStep }));
@@ -202,7 +216,7 @@ impl Harness {
         assert_eq!(self.cache.reserve(requests, &mut self.plan), want.map(|_| ()));
         let Ok(needed) = want else {
             if want != Err(ReserveError::StepOpen) {
-                assert_eq!((self.plan.num_rows(), self.plan.upload_bytes()), (0, 32));
+                assert_eq!((self.plan.num_rows(), self.plan.upload_bytes()), (0, 96));
             }
             return;
         };
@@ -233,27 +247,38 @@ impl Harness {
             self.model.device[update.index as usize] = update.block;
         }
         let layout = self.cache.layout();
-        let mut rows = self.plan.rows().iter();
+        let served = served(&self.plan);
+        let mut rows = self.plan.positions().iter().zip(&served).enumerate();
         let mut slots = self.plan.slots().iter();
-        let (mut splits, mut partials) = (0, 0);
+        let mut merges = self.plan.merges().iter();
+        let (mut items, mut records) = (0, 0);
         for &(seq, tokens) in &step.grown {
             let known = self.model.seqs.iter().find(|known| known.id == seq).unwrap();
-            for position in known.len..known.len + tokens {
-                let (row, &slot) = (rows.next().unwrap(), slots.next().unwrap());
-                assert_eq!(row.kv_len, position + 1);
-                assert_eq!(row.table_base, seq.index() * layout.max_blocks_per_seq());
-                assert_eq!((row.split_start, row.partial_start), (splits, partials));
-                let row_splits = row.kv_len.div_ceil(3);
-                splits += row_splits;
-                partials += if row_splits > 1 { row_splits } else { 0 };
-                let column = row.table_base + position / layout.block_size();
+            let seq_len = known.len + tokens;
+            // From nine queries on there is one split, and tiles of 16.
+            let splits = if tokens < 9 { seq_len.div_ceil(3) } else { 1 };
+            items += tokens.div_ceil(16) * splits;
+            for position in known.len..seq_len {
+                let (row, (&planned, &(member, tile))) = rows.next().unwrap();
+                let &slot = slots.next().unwrap();
+                assert_eq!((planned, member), (position as i32, row as u32));
+                assert_eq!(tile.table_base, seq.index() * layout.max_blocks_per_seq());
+                assert_eq!((tile.key_begin, tile.key_end), (0, seq_len));
+                if splits > 1 {
+                    let merge = merges.next().unwrap();
+                    assert_eq!((merge.row, merge.kv_len, merge.shared_splits), (member, seq_len, 0));
+                    records += splits;
+                }
+                let column = tile.table_base + position / layout.block_size();
                 let block = BlockId::new(self.model.device[column as usize]).unwrap();
                 assert_eq!(slot, layout.slot(block, position));
                 self.model.memory[slot as usize] = Some((seq, position));
             }
         }
-        assert_eq!((rows.next(), slots.next()), (None, None));
-        assert_eq!((self.plan.num_splits(), self.plan.num_partials()), (splits, partials));
+        assert_eq!((rows.next(), slots.next(), merges.next()), (None, None, None));
+        assert_eq!(served.len(), self.plan.num_rows() as usize, "a row is served once");
+        let planned: u32 = (0..TILE_CLASSES).map(|class| self.plan.num_items(class)).sum();
+        assert_eq!((planned, self.plan.num_records()), (items, records));
     }
 
     fn commit(&mut self) {

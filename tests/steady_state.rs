@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::plan::{RawTables, StepPlan};
+use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
 
 thread_local! {
     /// Calls to the allocator from this thread; the test harness has threads of its own.
@@ -58,7 +58,7 @@ fn decoding(num_seqs: u32, context: u32) -> (CacheManager, Vec<(SeqId, u32)>) {
         .layout()
         .unwrap();
     let mut cache = CacheManager::new(&layout).unwrap();
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     let batch: Vec<_> = (0..num_seqs).map(|_| (cache.create_sequence().unwrap(), 1)).collect();
     for &(seq, _) in &batch {
         cache.reserve(&[(seq, context)], &mut plan).unwrap();
@@ -75,7 +75,7 @@ fn a_counted_allocation_is_noticed() {
 #[test]
 fn a_warm_decode_step_asks_for_no_memory() {
     let (mut cache, batch) = decoding(256, 4096);
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     let mut words = Vec::new();
     let mut step = || {
         cache.reserve(&batch, &mut plan).unwrap();
@@ -93,7 +93,7 @@ fn a_warm_decode_step_asks_for_no_memory() {
 #[test]
 fn refused_and_undone_steps_ask_for_no_memory_either() {
     let (mut cache, batch) = decoding(16, 1024);
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     let too_long = [(batch[0].0, 10_000)];
     let mut step = || {
         cache.reserve(&batch, &mut plan).unwrap();
@@ -107,7 +107,7 @@ fn refused_and_undone_steps_ask_for_no_memory_either() {
 #[test]
 fn sequences_come_and_go_without_memory() {
     let (mut cache, batch) = decoding(16, 1024);
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     plan_prompt(&mut cache, batch[0].0, &mut plan);
     let calls = calls_during(|| {
         for &(seq, _) in &batch {
@@ -129,33 +129,64 @@ fn warm_raw_tables_ask_for_no_memory() {
     let layout = CacheConfig::new(1, 1, 64).with_num_blocks(1000).layout().unwrap();
     let block_table: Vec<u32> = (0..16 * 50).collect();
     let seq_lens = [800; 16];
-    let tables = RawTables {
-        block_table: &block_table,
-        max_blocks: 50,
-        seq_lens: &seq_lens,
-        cu_seqlens_q: None,
-        slot_mapping: None,
-    };
-    let mut plan = StepPlan::new(256);
+    let tables = RawTables::new(Tables::Dense { block_table: &block_table, max_blocks: 50, seq_lens: &seq_lens });
+    let mut plan = StepPlan::new(Schedule::default());
     plan.plan_tables(&layout, &tables).unwrap();
     assert_eq!(calls_during(|| plan.plan_tables(&layout, &tables).unwrap()), 0);
+}
+
+/// Block table and lengths of 256 sequences of a little more than 1,024 tokens, with blocks of their `own` only or not.
+fn raw_batch(own: bool) -> (Vec<u32>, Vec<u32>) {
+    let mut block_table: Vec<u32> = (0..256 * 65).collect();
+    if !own {
+        // Families of 40, so that some fill several tiles, with 48 of 65 blocks in common.
+        for seq in 0..256 {
+            let first = 65 * (seq / 40 * 40);
+            block_table.copy_within(first..first + 48, 65 * seq);
+        }
+    }
+    (block_table, (0..256).map(|seq| 1025 + seq % 7).collect())
+}
+
+#[test]
+fn a_warm_step_asks_for_no_memory_whether_its_sequences_share_blocks_or_not() {
+    let layout = CacheConfig::new(1, 1, 64).with_num_blocks(256 * 65).layout().unwrap();
+    for own in [true, false] {
+        let (block_table, mut seq_lens) = raw_batch(own);
+        let mut plan = StepPlan::new(Schedule::default());
+        let mut words = Vec::new();
+        let mut step = |seq_lens: &[u32]| {
+            let tables = RawTables::new(Tables::Dense { block_table: &block_table, max_blocks: 65, seq_lens });
+            plan.plan_tables(&layout, &tables).unwrap();
+            plan.encode(&mut words);
+            plan.merges().iter().filter(|merge| merge.shared_splits == 3).count()
+        };
+        // Six families of 40, in tiles of 16, 16 and 8, and one of 16.
+        let shared = if own { 0 } else { 256 };
+        assert_eq!(step(&seq_lens), shared);
+        for _ in 0..8 {
+            seq_lens.iter_mut().for_each(|len| *len += 1);
+            assert_eq!(calls_during(|| assert_eq!(step(&seq_lens), shared)), 0, "own blocks: {own}");
+        }
+    }
 }
 
 #[test]
 fn the_upload_does_not_grow_with_the_context() {
     let bytes = [1024, 32_768].map(|context| {
         let (mut cache, batch) = decoding(64, context + 1);
-        let mut plan = StepPlan::new(256);
+        let mut plan = StepPlan::new(Schedule::default());
         cache.reserve(&batch, &mut plan).unwrap();
         assert!(plan.updates().is_empty(), "the last block has room");
         plan.upload_bytes()
     });
-    // A header of 32 bytes, then 16 for the row and 4 for the slot of every sequence.
-    assert_eq!(bytes, [32 + 64 * 20; 2]);
+    // A header of 96 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
+    // the merge of every sequence.
+    assert_eq!(bytes, [96 + 64 * 76; 2]);
 
     let (mut cache, batch) = decoding(64, 32_768);
-    let mut plan = StepPlan::new(256);
+    let mut plan = StepPlan::new(Schedule::default());
     cache.reserve(&batch, &mut plan).unwrap();
     // A new block for each: an index and a block id more.
-    assert_eq!(plan.upload_bytes(), 32 + 64 * (20 + 8));
+    assert_eq!(plan.upload_bytes(), 96 + 64 * (76 + 8));
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::variants::{EXCHANGES, variants};
+use common::variants::{ATTENTIONS, CLASSES, EXCHANGES, attention, variants};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{Dialect, Exchange, Kernel, KvShape};
 
@@ -38,20 +38,34 @@ fn judge(tint: &str, name: &str, text: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said) }
 }
 
-fn decode(exchange: Exchange) -> Kernel {
-    let kv = KvShape { format: KvFormat::F16, head_dim: 64, block_size: 16 };
-    Kernel::PagedDecode { kv, paged: true, group: 4, exchange, split_tokens: 256, write_lse: true }
+/// With every option.
+fn wide(exchange: Exchange, class: u32) -> Kernel {
+    let kv = KvShape { format: KvFormat::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    attention(kv, true, 4, class, exchange, ATTENTIONS[1])
 }
 
 #[test]
 fn tint_accepts_the_variants() {
     let Some(tint) = tint() else { return };
     let kernels = variants();
-    // A step that divides neither the flags nor the exchanges, so that the sample meets all of them.
-    let sample: Vec<_> = kernels.iter().step_by(3).chain(&kernels[..4]).collect();
+    // Steps that divide neither the flags nor the exchanges, so that the sample meets all of them.
+    let (attention, others): (Vec<_>, Vec<_>) =
+        kernels.iter().partition(|kernel| matches!(kernel, Kernel::PagedAttention { .. }));
+    let mut sample: Vec<_> = attention.into_iter().step_by(2).chain(others.into_iter().step_by(5)).collect();
+    // The append kernel of every format, which are as many texts.
+    sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv } if kv.head_dim == 300)));
+    let met = |test: &dyn Fn(Exchange, u32) -> bool| {
+        let met = |kernel: &&&Kernel| match ***kernel {
+            Kernel::PagedAttention { exchange, class, .. } => test(exchange, class),
+            _ => false,
+        };
+        sample.iter().filter(met).count()
+    };
     for exchange in EXCHANGES {
-        let met = |kernel: &&Kernel| matches!(kernel, Kernel::PagedDecode { exchange: own, .. } if *own == exchange);
-        assert!(sample.iter().filter(|kernel| met(kernel)).count() > 5, "{exchange}");
+        assert!(met(&|own, _| own == exchange) > 5, "{exchange}");
+    }
+    for class in CLASSES {
+        assert!(met(&|_, own| own == class) > 5, "class {class}");
     }
     for (at, kernel) in sample.into_iter().enumerate() {
         let text = kernel.wgsl(Dialect::Tint).unwrap();
@@ -64,8 +78,8 @@ fn tint_accepts_the_variants() {
 #[test]
 fn tint_refuses_a_barrier_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let right = decode(Exchange::Workgroup { lanes: 64 }).wgsl(Dialect::Tint).unwrap();
-    let wrong = right.replacen("    workgroupBarrier();", "    if (lane < 3u) { workgroupBarrier(); }", 1);
+    let right = wide(Exchange::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Tint).unwrap();
+    let wrong = right.replacen("        workgroupBarrier();", "        if (lane < 3u) { workgroupBarrier(); }", 1);
     assert_ne!(right, wrong, "nothing was planted");
     assert_eq!(judge(&tint, "barrier-right", &right), Ok(()));
     let said = judge(&tint, "barrier-wrong", &wrong).unwrap_err();
@@ -75,7 +89,14 @@ fn tint_refuses_a_barrier_that_some_lanes_skip() {
 #[test]
 fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let right = decode(Exchange::Subgroup { lanes: 8 }).wgsl(Dialect::Tint).unwrap();
+    let text = wide(Exchange::Subgroup { lanes: 8 }, 2).wgsl(Dialect::Tint).unwrap();
+    // What tint cannot know is uniform is left out, so that it may look at all the rest.
+    let right = text.replacen("diagnostic(off, subgroup_uniformity);\n", "", 1).replacen(
+        "return subgroupAny(flag);",
+        "return false;",
+        1,
+    );
+    assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
     let header = "    let header = step_header();";
     let wrong = right.replacen(header, &format!("    if (lane == 3u) {{ return; }}\n{header}"), 1);
     assert_ne!(right, wrong, "nothing was planted");
@@ -116,8 +137,17 @@ fn waiting<'a>(functions: &BTreeMap<&'a str, &'a str>) -> BTreeSet<&'a str> {
     }
 }
 
+/// Exits whose condition is the same in all lanes, as tint confirms: it comes from the query tile alone, or from what
+/// the lanes have agreed on.
+const TOGETHER: [&str; 3] = [
+    "if (pass_idx == 0u && audience.end == 0u && tile.record_start != NO_RECORD) { return; }",
+    "break if at >= end;",
+    "break if pass_idx >= passes;",
+];
+
 /// The way in which a waiting function could leave some lanes behind.
 fn early_exit(text: &str) -> Option<String> {
+    let text = TOGETHER.iter().fold(text.to_owned(), |text, exit| text.replacen(exit, "", 1));
     let text: String = text.lines().map(|line| line.split("//").next().unwrap_or("").to_owned() + "\n").collect();
     let functions = functions(&text);
     for name in waiting(&functions) {
@@ -138,11 +168,14 @@ fn early_exit(text: &str) -> Option<String> {
 // W11: an early return in front of a barrier passes naga and lavapipe.
 #[test]
 fn nothing_that_waits_for_other_lanes_is_left_early() {
-    for exchange in EXCHANGES {
-        let text = decode(exchange).wgsl(Dialect::Naga).unwrap();
+    for (exchange, class) in EXCHANGES.into_iter().flat_map(|exchange| CLASSES.map(|class| (exchange, class))) {
+        let text = wide(exchange, class).wgsl(Dialect::Naga).unwrap();
+        for exit in TOGETHER {
+            assert_eq!(text.matches(exit).count(), 1, "{exchange}: `{exit}`");
+        }
         let names = functions(&text);
         let waiting = waiting(&names);
-        for name in ["attend", "run", "main", "lanes_max", "lanes_sum", "key_groups_sum"] {
+        for name in ["attend", "run", "main", "lanes_max", "lanes_sum", "lanes_any", "key_groups_sum"] {
             assert!(waiting.contains(name), "{exchange}: {name} is not known to wait: {waiting:?}");
         }
         assert_eq!(early_exit(&text), None, "{exchange}");
@@ -151,8 +184,8 @@ fn nothing_that_waits_for_other_lanes_is_left_early() {
 
 #[test]
 fn an_early_exit_is_noticed() {
-    let text = decode(Exchange::Workgroup { lanes: 64 }).wgsl(Dialect::Naga).unwrap();
-    for exit in ["if (row.kv_len == 0u) { return; }", "for (;;) { break; }", "loop { continue; }"] {
+    let text = wide(Exchange::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Naga).unwrap();
+    for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
         let planted = text.replacen("    set_query(", &format!("    {exit}\n    set_query("), 1);
         assert_ne!(text, planted, "nothing was planted");
         assert!(early_exit(&planted).is_some_and(|found| found.starts_with("attend")), "{exit}");

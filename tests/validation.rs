@@ -9,7 +9,7 @@ use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{LayoutError, PlanError};
 use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache, Step};
 use wgpu_paged_attention::harness::Gpu;
-use wgpu_paged_attention::plan::RawTables;
+use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
 use wgpu_paged_attention::wgpu;
 use wgpu_paged_attention::wgpu::BufferUsages as Usage;
 
@@ -206,9 +206,40 @@ fn head_counts_that_do_not_divide_and_scales_that_are_none_are_refused() {
     }
     for scale in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -1.0] {
         let error = cache.attention(AttentionSpec::new(4).with_scale(scale)).unwrap_err();
-        assert!(matches!(error, GpuError::Scale { scale: got } if got.to_bits() == scale.to_bits()), "{error:?}");
+        assert!(
+            matches!(error, GpuError::NotPositive { option: "scale", value } if value.to_bits() == scale.to_bits()),
+            "{error:?}"
+        );
     }
     assert!(cache.attention(AttentionSpec::new(4).with_scale(f32::MIN_POSITIVE)).is_ok());
+}
+
+#[test]
+fn tables_that_contradict_themselves_leave_an_empty_plan() {
+    let layout = config().layout().unwrap();
+    let csr = |indptr, last_page_len| Tables::Csr { indptr, indices: &[1, 2, 3], last_page_len };
+    let good = RawTables { cu_seqlens_q: Some(&[0, 1, 2]), ..RawTables::new(csr(&[0, 1, 3], &[4, 1])) };
+    let positions = |batch_indices| Append::Positions { batch_indices, positions: &[3, 4] };
+    let cases = [
+        (RawTables { tables: csr(&[1, 1, 3], &[4, 1]), ..good }, "indptr[0] is 1; it must be 0"),
+        (RawTables { tables: csr(&[0, 3, 1], &[4, 1]), ..good }, "indptr[2] is 1, below the 3 before it"),
+        (RawTables { tables: csr(&[0, 1, 4], &[4, 1]), ..good }, "indptr[2] is 4, but indices has 3 elements"),
+        (RawTables { tables: csr(&[0, 1, 3], &[4, 5]), ..good }, "last_page_len[1] is 5, outside 1..=4"),
+        (RawTables { tables: csr(&[0, 1, 3], &[0, 1]), ..good }, "last_page_len[0] is 0, outside 1..=4"),
+        (RawTables { cu_seqlens_q: Some(&[0, 2, 1]), ..good }, "cu_seqlens_q[2] is 1, below the 2 before it"),
+        (RawTables { append: positions(&[0, 2]), ..good }, "batch_indices[1] is 2, outside 0..2"),
+        (RawTables { append: positions(&[0, -2]), ..good }, "batch_indices[1] is -2"),
+        (RawTables { append: positions(&[1, 0]), ..good }, "positions[1] is 4, but sequence 0 has 4 tokens"),
+        (RawTables { append: positions(&[0]), ..good }, "batch_indices has 1 elements instead of 2"),
+    ];
+    let mut plan = StepPlan::new(Schedule::default());
+    for (wrong, words) in cases {
+        plan.plan_tables(&layout, &RawTables { append: positions(&[0, 1]), ..good }).unwrap();
+        assert_eq!(plan.slots(), [4 + 3, 3 * 4]);
+        let said = plan.plan_tables(&layout, &wrong).unwrap_err().to_string();
+        assert!(said.contains(words), "`{said}` does not say `{words}`");
+        assert_eq!((plan.num_rows(), plan.num_tokens(), plan.inline_tables().len()), (0, 0, 0), "{said}");
+    }
 }
 
 #[test]
@@ -229,13 +260,11 @@ fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
 
     let mut plan = rig.cache.new_plan();
     let slots = vec![-1; 60];
-    let cu = [0, 60];
+    let (block_table, seq_lens) = ([0; 60], [4; 60]);
     let tables = RawTables {
-        block_table: &[0],
-        max_blocks: 1,
-        seq_lens: &[4],
-        cu_seqlens_q: Some(&cu),
-        slot_mapping: Some(&slots),
+        tables: Tables::Dense { block_table: &block_table, max_blocks: 1, seq_lens: &seq_lens },
+        cu_seqlens_q: None,
+        append: Append::Slots(&slots),
     };
     plan.plan_tables(&layout, &tables).unwrap();
     let begin = |cache: &KvCache| {

@@ -3,12 +3,13 @@
 use std::error::Error;
 use std::ops::Range;
 
+use wgpu_paged_attention::formats::{KvFormat, round_rows};
 use wgpu_paged_attention::gpu::{recommended_features, recommended_limits};
-use wgpu_paged_attention::reference::{self, Attended, Heads};
+use wgpu_paged_attention::reference::{self, Attended, Heads, QueryRow, Scoring};
 use wgpu_paged_attention::wgpu::{self, util::DeviceExt};
 
 /// A small model's attention: four query heads share a KV head.
-pub const HEADS: Heads = Heads { num_q_heads: 8, num_kv_heads: 2, head_dim: 64 };
+pub const HEADS: Heads = Heads::new(8, 2, 64);
 
 /// Opens the first adapter, with what the cache makes use of; plain WebGPU defaults would do as well.
 pub fn open_device() -> Result<(wgpu::Device, wgpu::Queue), Box<dyn Error>> {
@@ -50,8 +51,8 @@ impl Text {
     /// Attention of one token over all tokens up to itself, in f64, of K and V as a cache in f16 keeps them.
     pub fn expected(&self, token: u32) -> Attended {
         let (mut k, mut v) = (self.k.clone(), self.v.clone());
-        reference::round_to_f16(&mut k);
-        reference::round_to_f16(&mut v);
+        round_rows(KvFormat::F16, HEADS.head_dim, &mut k);
+        round_rows(KvFormat::F16, HEADS.head_dim, &mut v);
         let query = token as usize * HEADS.query_len();
         let row = |position: usize, head: usize| {
             let start = (position * HEADS.num_kv_heads + head) * HEADS.head_dim;
@@ -59,9 +60,9 @@ impl Text {
         };
         reference::attend(
             &HEADS,
-            1.0 / (HEADS.head_dim as f64).sqrt(),
+            &Scoring::new(1.0 / (HEADS.head_dim as f64).sqrt()),
             &self.q[query..query + HEADS.query_len()],
-            token as usize + 1,
+            QueryRow::newest(token as usize + 1),
             |position, head| &k[row(position, head)],
             |position, head| &v[row(position, head)],
         )

@@ -4,8 +4,3 @@
 fn kv_load(unit: vec4<u32>, part: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(unit);
 }
-
-// A unit from its elements; `high` is unused here: a unit has one part.
-fn kv_store(low: vec4<f32>, high: vec4<f32>) -> vec4<u32> {
-    return bitcast<vec4<u32>>(low);
-}

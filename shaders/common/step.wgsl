@@ -1,36 +1,90 @@
 // step.wgsl — the words of one step, uploaded once for all layers, and the block tables they point to.
-// Twin      src/plan/words.rs: StepHeader, Row
+// Twin      src/plan/words.rs: StepHeader, QueryTile, Merge
+//
+// Offsets count words from the start of `step`. Behind the header lie
+//   classes    [TILE_CLASSES]        TileClass; class c has room for 2^c tokens
+//   positions  [num_rows]      i32   of each query token in its sequence; negative before its first key
+//   slots      [num_slots]     u32   places of the tokens to append
+//   updates    [num_updates]         see table_update.wgsl
+//   tables                     u32   where they travel with the step
+//   tiles                            QueryTile, class after class
+//   merges     [num_merges]          Merge: rows whose result is merged from records
+//   members                    u32   the rows of the query tiles
 
-struct Row {
-    kv_len: u32,        // keys that this query sees; 0 gives zeros
-    table_base: u32,    // its block table: an element of `tables`
-    split_start: u32,   // splits of the rows before it
-    partial_start: u32, // splits of those rows before it that have more than one
-}
+const HEADER_WORDS: u32 = 9u;
+const NO_RECORD: u32 = 0xffffffffu;
 
 struct StepHeader {
     num_rows: u32,
     num_slots: u32,
     num_updates: u32,
-    num_splits: u32,
-    split_tokens: u32,
-    rows_base: u32,    // offsets count words from the start of `step`
+    num_merges: u32,
+    positions_base: u32,
+    members_base: u32,
+    merges_base: u32,
     slots_base: u32,
     updates_base: u32,
+}
+
+// The query tiles of one class.
+struct TileClass {
+    tiles_base: u32,
+    num_tiles: u32,
+    num_items: u32, // work items: splits of these tiles
+}
+
+// Query tokens that are served together: they read the same blocks.
+struct QueryTile {
+    first_member: u32, // first of its rows, in the list of members
+    num_members: u32,
+    table_base: u32,   // its block table: an element of `tables`
+    key_begin: u32,    // it serves the keys from here
+    key_end: u32,      // to here, less what a row may not see
+    split_tokens: u32, // keys of one work item
+    item_start: u32,   // work items of the tiles before it, in its class
+    record_start: u32, // first of its records, or NO_RECORD: then it has one split, whose result is the row's
+}
+
+// A row whose result is merged from the records of two tiles: one that shares its first splits, and its own.
+struct Merge {
+    row: u32,
+    kv_len: u32,        // keys of its sequence
+    shared_splits: u32, // splits that the shared tile served, from the first
+    shared_record: u32,
+    shared_stride: u32, // from one split's record to the next
+    own_record: u32,
+    own_stride: u32,
+    split_tokens: u32,  // keys of a split
 }
 
 @group(0) @binding(0) var<storage, read> step: array<u32>;
 
 fn step_header() -> StepHeader {
-    return StepHeader(step[0], step[1], step[2], step[3], step[4], step[5], step[6], step[7]);
+    return StepHeader(
+        step[0], step[1], step[2], step[3], step[4], step[5], step[6], step[7], step[8],
+    );
 }
 
-fn step_row(header: StepHeader, idx: u32) -> Row {
-    let at = header.rows_base + 4u * idx;
-    return Row(step[at], step[at + 1u], step[at + 2u], step[at + 3u]);
+fn tile_class(class_idx: u32) -> TileClass {
+    let at = HEADER_WORDS + 3u * class_idx;
+    return TileClass(step[at], step[at + 1u], step[at + 2u]);
 }
 
-// A linear index from a dispatch that was folded into two dimensions.
-fn linear_index(group: vec3<u32>, groups: vec3<u32>) -> u32 {
-    return group.y * groups.x + group.x;
+fn query_tile(at: u32) -> QueryTile {
+    return QueryTile(
+        step[at], step[at + 1u], step[at + 2u], step[at + 3u],
+        step[at + 4u], step[at + 5u], step[at + 6u], step[at + 7u],
+    );
+}
+
+fn step_merge(header: StepHeader, idx: u32) -> Merge {
+    let at = header.merges_base + 8u * idx;
+    return Merge(
+        step[at], step[at + 1u], step[at + 2u], step[at + 3u],
+        step[at + 4u], step[at + 5u], step[at + 6u], step[at + 7u],
+    );
+}
+
+fn row_position(header: StepHeader, row: u32) -> i32 {
+    return bitcast<i32>(step[header.positions_base + row]);
 }

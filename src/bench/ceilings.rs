@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::report::Ceilings;
 use super::stats::median;
-use super::timer::{Timer, TimerError};
+use super::timer::{Sample, Timer, TimerError};
 use crate::harness::Gpu;
 
 /// Bytes that the reading and copying kernels move at least, where a binding may be that large.
@@ -114,13 +114,8 @@ impl CeilingKernels {
     /// # Errors
     /// [`TimerError`].
     pub fn measure(&self, timer: &mut Timer) -> Result<Ceilings, TimerError> {
-        let groups = if self.gpu.is_software() { 256 } else { 65_535 };
-        let fma_flop = FMA_FLOP_PER_INVOCATION * 64.0 * f64::from(groups);
         // First runs compile; and they show whether the device's clock works.
-        let probe = timer.measure(|pass| {
-            self.record_fma(pass, groups);
-            Ok(())
-        })?;
+        let probe = self.time_fma(timer)?;
         if timer.is_implausible(&probe) {
             timer.use_wall_clock();
         }
@@ -130,11 +125,7 @@ impl CeilingKernels {
         for _ in 0..SAMPLES {
             read.push(self.read_gb_s(timer)?);
             copy.push(self.copy_gb_s());
-            let sample = timer.measure(|pass| {
-                self.record_fma(pass, groups);
-                Ok(())
-            })?;
-            fma.push(fma_flop / timer.time_us(&sample) / 1e3);
+            fma.push(self.fma_gflop_s(timer)?);
             let sample = timer.measure(|pass| {
                 pass.set_pipeline(&self.empty);
                 for _ in 0..DISPATCHES {
@@ -152,10 +143,27 @@ impl CeilingKernels {
         })
     }
 
-    fn record_fma(&self, pass: &mut wgpu::ComputePass<'_>, groups: u32) {
-        pass.set_pipeline(&self.fma);
-        pass.set_bind_group(0, &self.fma_bindings, &[]);
-        pass.dispatch_workgroups(groups, 1, 1);
+    /// GFLOP/s of one run of multiply-adds.
+    ///
+    /// # Errors
+    /// [`TimerError`].
+    pub fn fma_gflop_s(&self, timer: &mut Timer) -> Result<f64, TimerError> {
+        let sample = self.time_fma(timer)?;
+        let flop = FMA_FLOP_PER_INVOCATION * 64.0 * f64::from(self.fma_groups());
+        Ok(flop / timer.time_us(&sample) / 1e3)
+    }
+
+    fn time_fma(&self, timer: &mut Timer) -> Result<Sample, TimerError> {
+        timer.measure(|pass| {
+            pass.set_pipeline(&self.fma);
+            pass.set_bind_group(0, &self.fma_bindings, &[]);
+            pass.dispatch_workgroups(self.fma_groups(), 1, 1);
+            Ok(())
+        })
+    }
+
+    fn fma_groups(&self) -> u32 {
+        if self.gpu.is_software() { 256 } else { 65_535 }
     }
 
     /// GB/s of copies, bytes read and bytes written together. By the host's clock: a copy is in no pass.

@@ -3,6 +3,10 @@
 pub mod accounting;
 pub mod case;
 pub mod ceilings;
+pub mod figures;
+pub mod groups;
+pub mod inputs;
+pub mod lens;
 pub mod models;
 pub mod options;
 pub mod report;

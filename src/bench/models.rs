@@ -235,8 +235,8 @@ mod tests {
             ("8,99999999999,32,8,128", r#"context "99999999999" is not a whole number from 1 to 16777216"#),
             ("8,1024,0,8,128", r#"num_q_heads "0" is not a whole number from 1 to 4096"#),
             ("8,1024,32,0,128", r#"num_kv_heads "0" is not a whole number from 1 to 4096"#),
-            ("8,1024,32,8,1e2", r#"head_dim "1e2" is not a whole number from 1 to 256"#),
-            ("8,1024,32,8,257", r#"head_dim "257" is not a whole number from 1 to 256"#),
+            ("8,1024,32,8,1e2", r#"head_dim "1e2" is not a whole number from 1 to 512"#),
+            ("8,1024,32,8,513", r#"head_dim "513" is not a whole number from 1 to 512"#),
             (
                 "8,1024,32,7,128",
                 "num_q_heads 32 is not a multiple of num_kv_heads 7; every KV head serves equally many query heads",

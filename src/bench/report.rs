@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::stats::median;
 use crate::harness::{Gpu, describe_driver};
 
-pub use text::{SOFTWARE_NOTICE, render, render_banner, render_ceilings, render_failures, render_table};
+pub use text::{
+    SOFTWARE_NOTICE, render, render_banner, render_ceilings, render_failures, render_figures, render_table,
+};
 
 /// Version of the JSON's form.
 pub const SCHEMA: u32 = 1;
@@ -35,6 +37,9 @@ pub struct Report {
     pub results: Vec<CaseResult>,
     /// Paged and contiguous runs of the same case, compared.
     pub pairs: Vec<Pair>,
+    /// Other numbers made of runs that alternated: formats, shared prefixes, and what the project asks of itself.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
     /// Cases that did not pass, and have no result for that reason.
     pub failures: Vec<Failure>,
 }
@@ -94,6 +99,8 @@ pub enum Mode {
     Paged,
     /// In one piece per sequence.
     Contiguous,
+    /// In blocks, and sequences that begin alike have their first blocks in common.
+    Shared,
 }
 
 impl Mode {
@@ -102,6 +109,7 @@ impl Mode {
         match self {
             Self::Paged => "paged",
             Self::Contiguous => "contiguous",
+            Self::Shared => "shared",
         }
     }
 }
@@ -119,7 +127,7 @@ pub enum Timing {
 /// One case, timed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// What was run: `decode`, `append`, `prefill`.
+    /// What was run: `append`, `decode`, `prefill` or `mixed`.
     pub op: String,
     /// Name of the model's shape.
     pub model: String,
@@ -139,9 +147,18 @@ pub struct CaseResult {
     pub context: u32,
     /// Lengths of all sequences together; for an append, the tokens appended.
     pub tokens: u64,
-    /// Paged or contiguous.
+    /// Query tokens of all sequences together; 0 for an append.
+    #[serde(default)]
+    pub queries: u64,
+    /// The options of the attention, `plain` without any.
+    #[serde(default)]
+    pub variant: String,
+    /// Leading tokens that are the same in all sequences; their blocks are shared if the mode says so.
+    #[serde(default)]
+    pub shared_prefix: u32,
+    /// How K and V lie in memory.
     pub mode: Mode,
-    /// Where the lengths come from: `uniform`, a built-in workload or the name of a log.
+    /// Where the lengths come from: `uniform`, a built-in workload, the name of a log, or the lengths themselves.
     pub workload: String,
     /// Hash of the inputs, which depend on case and seed alone.
     pub input_hash: String,
@@ -165,6 +182,15 @@ pub struct CaseResult {
     pub gb_s: f64,
     /// `gb_s` as a share of the ceiling for reading, 0 to 1; `None` without the ceiling.
     pub fraction_of_read: Option<f64>,
+    /// Multiplies and adds that must happen, by the same formulas; 0 for an append.
+    #[serde(default)]
+    pub flops: u64,
+    /// `flops` over the median; `None` where there are none.
+    #[serde(default)]
+    pub gflop_s: Option<f64>,
+    /// `gflop_s` as a share of the ceiling for multiply-adds, measured beside operations that are bound by it.
+    #[serde(default)]
+    pub fraction_of_fma: Option<f64>,
     /// Largest difference from the f64 reference.
     pub max_abs_error: f64,
 }
@@ -230,6 +256,46 @@ impl Pair {
     }
 }
 
+/// What a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+impl Limit {
+    /// Whether a number is within it; NaN is not.
+    pub fn holds(self, measured: f64) -> bool {
+        match self {
+            Self::AtMost(most) => measured <= most,
+            Self::AtLeast(least) => measured >= least,
+        }
+    }
+}
+
+/// A number made of several runs that alternated, or of their errors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it says, in words.
+    pub what: String,
+    /// The number.
+    pub measured: f64,
+    /// What it should be, if anything was asked: `{"at_most": 1.1}`.
+    pub limit: Option<Limit>,
+    /// Numbers it is made of: the median of quotients, the largest of errors.
+    pub samples: usize,
+}
+
+impl Figure {
+    /// Whether it is as it should be; `None` if nothing was asked.
+    pub fn met(&self) -> Option<bool> {
+        self.limit.map(|limit| limit.holds(self.measured))
+    }
+}
+
 /// What the two runs of a pair have in common.
 #[derive(PartialEq)]
 struct Case<'a> {
@@ -267,7 +333,7 @@ pub struct Failure {
     pub batch: u32,
     /// Longest sequence.
     pub context: u32,
-    /// Paged or contiguous.
+    /// How K and V lie in memory.
     pub mode: Mode,
     /// What went wrong.
     pub error: String,
@@ -301,6 +367,7 @@ impl Report {
             ceilings,
             results: Vec::new(),
             pairs: Vec::new(),
+            figures: Vec::new(),
             failures: Vec::new(),
         }
     }

@@ -1,33 +1,22 @@
-//! The benchmark run: cases one after the other, checked, then timed in alternation.
+//! The benchmark run: groups of cases one after the other, checked, then timed in alternation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::accounting::{self, Cost};
-use super::case::{Case, CaseError, CaseInputs};
+use super::case::{Case, CaseError, Work};
 use super::ceilings::CeilingKernels;
-use super::models::ModelShape;
-use super::options::{BenchOptions, Lengths, Op};
-use super::report::{Adapter, CaseResult, Failure, Mode, Pair, Report};
-use super::stats::{Summary, median, warnings};
+use super::figures;
+use super::groups::{self, Comparison, Group, Measure};
+use super::inputs::CaseInputs;
+use super::options::{BenchOptions, Op};
+use super::report::{Adapter, CaseResult, Failure, Figure, Mode, Pair, Report};
+use super::stats::{Summary, Warning, fold, median, warnings};
 use super::timer::{Sample, Timer, TimerError};
-use super::trace::{SampleError, sequence_lengths};
-use crate::config::KvFormat;
-use crate::gpu::KvShape;
+use super::trace::SampleError;
 use crate::harness::Gpu;
 
-/// K and V bytes of the largest default case, and a grid of batch × context that ends in time.
-const SOFTWARE_BYTES: u64 = 192 << 20;
-const SOFTWARE_GRID: [(u32, u32); 5] = [(1, 1024), (8, 1024), (8, 2048), (1, 8192), (1, 32_768)];
-const GPU_BYTES: u64 = 4 << 30;
-const GPU_GRID: [(u32, u32); 8] =
-    [(1, 1024), (1, 8192), (1, 32_768), (8, 1024), (8, 2048), (8, 8192), (64, 1024), (64, 4096)];
-const QUICK_GRID: [(u32, u32); 1] = [(2, 256)];
-/// What the layers of a case read together on a GPU: more than its caches hold.
-const GPU_ROTATED_BYTES: u64 = 512 << 20;
 const LEAST_SAMPLES: u32 = 5;
-/// Requests drawn from a built-in workload, of which a batch is then picked.
-const WORKLOAD_REQUESTS: usize = 4096;
 /// A clock that is read across a submission does not resolve less.
 const RESOLUTION_US: f64 = 1.0;
 
@@ -66,7 +55,7 @@ pub enum BenchError {
     Lengths(#[from] SampleError),
 }
 
-/// Measures what `options` ask for. Stops after the current case once `cancel` is set; what was measured is reported.
+/// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
 ///
 /// # Errors
 /// [`BenchError`] if nothing can be measured. A case that fails is a [`Failure`] in the report, and the others go on.
@@ -78,24 +67,37 @@ pub fn run(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, BenchError> {
     let deadline = Instant::now() + options.time_budget;
-    let cases = plan_cases(gpu, options, progress)?;
-    progress(Progress::Started { total_cases: cases.len() });
+    let (groups, accuracies) = if options.figures {
+        (figures::groups(options.seed), figures::num_accuracies())
+    } else {
+        let (groups, left_out) = groups::groups(options, gpu.is_software())?;
+        left_out.iter().for_each(|message| progress(Progress::Message(message)));
+        (groups, 0)
+    };
+    let total = groups.len() + accuracies;
+    progress(Progress::Started { total_cases: total });
 
     let mut timer = Timer::new(gpu)?;
     let kernels = CeilingKernels::new(gpu);
     let ceilings = kernels.measure(&mut timer)?;
     let report = Report::new(command.to_owned(), options.seed, Adapter::of(gpu), ceilings);
-    let mut run = Run { gpu, options, timer, kernels, report };
-    for (done, inputs) in cases.iter().enumerate() {
+    let mut run = Run { gpu, options, timer, kernels, report, warnings: Vec::new() };
+    for done in 0..total {
         if cancel.load(Ordering::Relaxed) {
             progress(Progress::Message("stopped before all cases were measured"));
             break;
         }
-        progress(Progress::Case { done, total: cases.len(), label: &inputs.label() });
-        let left = deadline.saturating_duration_since(Instant::now());
-        run.case(inputs, left / (cases.len() - done) as u32, progress);
+        if let Some(group) = groups.get(done) {
+            progress(Progress::Case { done, total, label: &group.label() });
+            let left = deadline.saturating_duration_since(Instant::now());
+            run.group(group, left / (groups.len() - done) as u32);
+        } else {
+            progress(Progress::Case { done, total, label: "accuracy" });
+            run.accuracy(done - groups.len());
+        }
         progress(Progress::Report(&run.report));
     }
+    fold(&run.warnings).iter().for_each(|line| progress(Progress::Message(line)));
     Ok(run.report)
 }
 
@@ -106,54 +108,71 @@ struct Run<'a> {
     timer: Timer,
     kernels: CeilingKernels,
     report: Report,
+    /// What is doubtful, and about which result.
+    warnings: Vec<(String, Warning)>,
 }
 
-/// One mode of a case under way.
-struct Side {
+/// A side of a group under way.
+struct Side<'a> {
+    /// Its place in the group.
+    place: usize,
+    inputs: &'a CaseInputs,
     mode: Mode,
-    case: Case,
+    case: &'a Case,
+    work: Work,
     cold: Sample,
     max_abs_error: f64,
     samples: Vec<Sample>,
 }
 
+/// Rates of the ceilings, measured between the runs of a group.
+#[derive(Default)]
+struct Beside {
+    read_gb_s: Vec<f64>,
+    /// Only beside what is bound by it.
+    fma_gflop_s: Vec<f64>,
+}
+
 impl Run<'_> {
-    /// Measures both modes of a case within about `share` of time.
-    fn case(&mut self, inputs: &CaseInputs, share: Duration, progress: &mut dyn FnMut(Progress<'_>)) {
+    /// Measures all sides of a group within about `share` of time.
+    fn group(&mut self, group: &Group, share: Duration) {
         let end = Instant::now() + share;
-        let ops = if self.options.ops.is_empty() { Op::ALL.to_vec() } else { self.options.ops.clone() };
         let mut cases = Vec::new();
-        for mode in [Mode::Paged, Mode::Contiguous] {
-            match Case::new(self.gpu, inputs, mode) {
-                Ok(case) => cases.push((mode, case)),
-                Err(error) => ops.iter().for_each(|&op| self.fail(inputs, op, mode, &error)),
+        for (place, (inputs, mode)) in group.sides.iter().enumerate() {
+            match Case::new(self.gpu, inputs, *mode) {
+                Ok(case) => cases.push((place, case)),
+                Err(error) => group.ops.iter().for_each(|&op| self.fail(inputs, op, *mode, &error.to_string())),
             }
         }
-        for (at, &op) in ops.iter().enumerate() {
+        for (at, &op) in group.ops.iter().enumerate() {
             let mut sides = Vec::new();
-            for (mode, case) in std::mem::take(&mut cases) {
+            for (place, case) in &cases {
+                let (inputs, mode) = &group.sides[*place];
                 // Correct first: a case that is not has no time.
-                match case.check(op, &mut self.timer) {
-                    Ok((cold, max_abs_error)) => {
-                        sides.push(Side { mode, case, cold, max_abs_error, samples: Vec::new() });
+                match self.check(op, case) {
+                    Ok((work, cold, max_abs_error)) => {
+                        let (place, mode, samples) = (*place, *mode, Vec::new());
+                        sides.push(Side { place, inputs, mode, case, work, cold, max_abs_error, samples });
                     }
-                    Err(error) => self.fail(inputs, op, mode, &error),
+                    Err(error) => self.fail(inputs, op, *mode, &error.to_string()),
                 }
             }
-            let left = end.saturating_duration_since(Instant::now()) / (ops.len() - at) as u32;
+            let left = end.saturating_duration_since(Instant::now()) / (group.ops.len() - at) as u32;
             match self.sample(op, &mut sides, left) {
-                Ok(read_gb_s) => self.record(inputs, op, &sides, read_gb_s, progress),
-                Err(error) => {
-                    let error = CaseError::from(error);
-                    sides.iter().for_each(|side| self.fail(inputs, op, side.mode, &error));
-                }
+                Ok(beside) => self.record(group, op, &sides, &beside),
+                Err(error) => sides.iter().for_each(|side| self.fail(side.inputs, op, side.mode, &error.to_string())),
             }
-            cases = sides.into_iter().map(|side| (side.mode, side.case)).collect();
         }
     }
 
-    /// Times the sides in alternation, and the streaming read with them; returns the latter's median.
-    fn sample(&mut self, op: Op, sides: &mut [Side], time: Duration) -> Result<Option<f64>, TimerError> {
+    fn check(&mut self, op: Op, case: &Case) -> Result<(Work, Sample, f64), CaseError> {
+        let work = case.begin(op)?;
+        let (cold, max_abs_error) = case.check(&work, &mut self.timer)?;
+        Ok((work, cold, max_abs_error))
+    }
+
+    /// Times the sides in alternation, and the ceilings with them.
+    fn sample(&mut self, op: Op, sides: &mut [Side<'_>], time: Duration) -> Result<Beside, TimerError> {
         let wanted = self.options.samples.unwrap_or(if self.options.quick {
             LEAST_SAMPLES
         } else if self.gpu.is_software() {
@@ -162,47 +181,54 @@ impl Run<'_> {
             101
         });
         let end = Instant::now() + time;
-        let mut read = Vec::new();
+        let mut beside = Beside::default();
         // Round 0 warms up: the check before it ran with other work in between.
         for round in 0..=wanted {
             if self.options.samples.is_none() && round > LEAST_SAMPLES && Instant::now() > end {
                 break;
             }
             for side in sides.iter_mut() {
-                let sample = side.case.time(op, &mut self.timer)?;
+                let sample = side.case.time(&side.work, &mut self.timer)?;
                 if round > 0 {
                     side.samples.push(sample);
                 }
             }
-            read.push(self.kernels.read_gb_s(&mut self.timer)?);
+            let read_gb_s = self.kernels.read_gb_s(&mut self.timer)?;
+            let fma_gflop_s = if op.is_compute_bound() { self.kernels.fma_gflop_s(&mut self.timer)? } else { f64::NAN };
+            if round > 0 {
+                beside.read_gb_s.push(read_gb_s);
+                beside.fma_gflop_s.push(fma_gflop_s);
+            }
         }
-        Ok(median(&read[1..]))
+        Ok(beside)
     }
 
-    fn record(
-        &mut self,
-        inputs: &CaseInputs,
-        op: Op,
-        sides: &[Side],
-        read_gb_s: Option<f64>,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) {
+    fn record(&mut self, group: &Group, op: Op, sides: &[Side<'_>], beside: &Beside) {
         let mut results = Vec::new();
         for side in sides {
-            let result = self.result(inputs, op, side, read_gb_s);
-            for warning in warnings(&result.samples_us, RESOLUTION_US) {
-                let label = format!("{op} {} {}: {warning}", inputs.label(), side.mode.name());
-                progress(Progress::Message(&label));
-            }
+            let result = self.result(op, side, beside);
+            let label = format!("{op} {} {}", side.inputs.label(), side.mode.name());
+            let doubts = warnings(&result.samples_us, RESOLUTION_US);
+            self.warnings.extend(doubts.into_iter().map(|warning| (label.clone(), warning)));
             results.push(result);
         }
-        if let [paged, contiguous] = &results[..] {
-            self.report.pairs.extend(Pair::of(paged, contiguous));
+        for paged in &results {
+            self.report.pairs.extend(results.iter().filter_map(|other| Pair::of(paged, other)));
+        }
+        for comparison in &group.comparisons {
+            if let Some(mut figure) = figure(comparison, sides, &results, beside) {
+                // The project's own name theirs.
+                if !self.options.figures {
+                    figure.what = format!("{op} {}", figure.what);
+                }
+                self.report.figures.push(figure);
+            }
         }
         self.report.results.extend(results);
     }
 
-    fn result(&self, inputs: &CaseInputs, op: Op, side: &Side, read_gb_s: Option<f64>) -> CaseResult {
+    fn result(&self, op: Op, side: &Side<'_>, beside: &Beside) -> CaseResult {
+        let inputs = side.inputs;
         let layers = f64::from(inputs.layers);
         let samples_us: Vec<f64> = side.samples.iter().map(|sample| self.timer.time_us(sample) / layers).collect();
         let wall_us: Vec<f64> = side.samples.iter().map(|sample| sample.wall_us / layers).collect();
@@ -210,6 +236,8 @@ impl Run<'_> {
         let time = |pick: fn(&Summary) -> f64| summary.as_ref().map_or(f64::NAN, pick);
         let cost = cost(inputs, op, side.mode);
         let gb_s = cost.gb_s(time(|summary| summary.median));
+        let gflop_s = (cost.flops > 0).then(|| cost.gflop_s(time(|summary| summary.median)));
+        let fma_gflop_s = median(&beside.fma_gflop_s);
         CaseResult {
             op: op.to_string(),
             model: inputs.shape.name.to_string(),
@@ -219,10 +247,13 @@ impl Run<'_> {
             kv_dtype: inputs.kv_format.to_string(),
             block_size: inputs.block_size,
             batch: inputs.lens.len() as u32,
-            context: inputs.lens.iter().copied().max().unwrap_or(0),
+            context: inputs.longest(),
             tokens: inputs.tokens(op),
+            queries: inputs.queries(op).iter().map(|&queries| u64::from(queries)).sum(),
+            variant: inputs.variant_name(),
+            shared_prefix: inputs.shared_prefix,
             mode: side.mode,
-            workload: workload_name(&self.options.lengths).to_owned(),
+            workload: inputs.workload.clone(),
             input_hash: inputs.hash(),
             timing: self.timer.timing(),
             median_us: time(|summary| summary.median),
@@ -233,111 +264,75 @@ impl Run<'_> {
             cold_us: Some(self.timer.time_us(&side.cold) / layers),
             bytes: cost.bytes(),
             gb_s,
-            fraction_of_read: read_gb_s.map(|read| gb_s / read),
+            fraction_of_read: median(&beside.read_gb_s).map(|read| gb_s / read),
+            flops: cost.flops,
+            gflop_s,
+            fraction_of_fma: gflop_s.zip(fma_gflop_s).map(|(gflop_s, fma)| gflop_s / fma),
             max_abs_error: side.max_abs_error,
         }
     }
 
-    fn fail(&mut self, inputs: &CaseInputs, op: Op, mode: Mode, error: &CaseError) {
+    /// Measures one of the figures that are made of errors.
+    fn accuracy(&mut self, index: usize) {
+        match figures::accuracy(self.gpu, self.options.seed, index) {
+            Ok(figure) => self.report.figures.push(figure),
+            Err(error) => self.report.failures.push(Failure {
+                op: "accuracy".to_owned(),
+                model: "llama-3-8b".to_owned(),
+                batch: 1,
+                context: 1,
+                mode: Mode::Paged,
+                error: error.to_string(),
+            }),
+        }
+    }
+
+    fn fail(&mut self, inputs: &CaseInputs, op: Op, mode: Mode, error: &str) {
         self.report.failures.push(Failure {
             op: op.to_string(),
             model: inputs.shape.name.to_string(),
             batch: inputs.lens.len() as u32,
-            context: inputs.lens.iter().copied().max().unwrap_or(0),
+            context: inputs.longest(),
             mode,
-            error: error.to_string(),
+            error: error.to_owned(),
         });
     }
 }
 
+/// What a comparison comes to: the median over the rounds. `None` if a side of it has failed.
+fn figure(comparison: &Comparison, sides: &[Side<'_>], results: &[CaseResult], beside: &Beside) -> Option<Figure> {
+    let of = |place: usize| Some(&results[sides.iter().position(|side| side.place == place)?]);
+    let sums = |places: &[usize]| -> Option<Vec<f64>> {
+        let results: Vec<&CaseResult> = places.iter().map(|&place| of(place)).collect::<Option<_>>()?;
+        let rounds = results.iter().map(|result| result.samples_us.len()).min()?;
+        Some((0..rounds).map(|round| results.iter().map(|result| result.samples_us[round]).sum()).collect())
+    };
+    let numbers: Vec<f64> = match &comparison.measure {
+        Measure::Ratio(over, under) => sums(over)?.into_iter().zip(sums(under)?).map(|(a, b)| a / b).collect(),
+        Measure::ShareOfMultiplyAdd(place) => {
+            let result = of(*place)?;
+            let gflop_s = |us: &f64| result.flops as f64 / us / 1e3;
+            result.samples_us.iter().zip(&beside.fma_gflop_s).map(|(us, fma)| gflop_s(us) / fma).collect()
+        }
+    };
+    let (what, limit) = (comparison.what.clone(), comparison.limit);
+    Some(Figure { what, measured: median(&numbers)?, limit, samples: numbers.len() })
+}
+
 fn cost(inputs: &CaseInputs, op: Op, mode: Mode) -> Cost {
-    let paged = mode == Mode::Paged;
-    let row_bytes = inputs.shape.head_dim * inputs.kv_format.element_bytes();
-    match op {
-        Op::Append => accounting::append(&inputs.shape, row_bytes, inputs.tokens(op), paged),
-        Op::Decode => accounting::decode(&inputs.shape, row_bytes, &inputs.lens, paged.then_some(inputs.block_size)),
+    let paged = mode != Mode::Contiguous;
+    let row_bytes = inputs.kv_format.used_bytes(inputs.shape.head_dim);
+    if op == Op::Append {
+        return accounting::append(&inputs.shape, row_bytes, inputs.tokens(op), paged);
     }
-}
-
-/// The cases of a run, in order.
-fn plan_cases(
-    gpu: &Gpu,
-    options: &BenchOptions,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Vec<CaseInputs>, BenchError> {
-    let software = gpu.is_software();
-    let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
-    let formats = if options.kv_formats.is_empty() { vec![KvFormat::F16] } else { options.kv_formats.clone() };
-    let block_sizes = or(&options.block_sizes, 16);
-    let mut shapes: Vec<(ModelShape, u32, u32)> = Vec::new();
-    // What was asked for by its numbers is measured; the default leaves out what is too large for the adapter.
-    let mut chosen = true;
-    if options.cases.is_empty() {
-        let models = if options.models.is_empty() { ModelShape::BUILT_IN.to_vec() } else { options.models.clone() };
-        let grid = if options.batches.is_empty() && options.contexts.is_empty() {
-            chosen = false;
-            match (options.quick, software) {
-                (true, _) => QUICK_GRID.to_vec(),
-                (false, true) => SOFTWARE_GRID.to_vec(),
-                (false, false) => GPU_GRID.to_vec(),
-            }
-        } else {
-            let contexts = or(&options.contexts, 1024);
-            or(&options.batches, 8).iter().flat_map(|&b| contexts.iter().map(move |&c| (b, c))).collect()
-        };
-        for model in models {
-            shapes.extend(grid.iter().map(|&(batch, context)| (model.clone(), batch, context)));
-        }
-    } else {
-        shapes.extend(options.cases.iter().map(|case| (case.shape.clone(), case.batch, case.context)));
+    let rows: Vec<(u32, u32)> = inputs.queries(op).into_iter().zip(inputs.lens.iter().copied()).collect();
+    accounting::Attention {
+        rows: &rows,
+        variant: inputs.variant,
+        lse: inputs.lse,
+        // What is shared are whole blocks.
+        shared: if mode == Mode::Shared { inputs.shared_prefix / inputs.block_size * inputs.block_size } else { 0 },
+        block_size: paged.then_some(inputs.block_size),
     }
-
-    let limit = if software { SOFTWARE_BYTES } else { GPU_BYTES };
-    let mut cases = Vec::new();
-    for (shape, batch, context) in shapes {
-        let lens = lengths(&options.lengths, batch, context, options.seed)?;
-        let tokens = lens.iter().map(|&len| u64::from(len)).sum();
-        for &kv_format in &formats {
-            for &block_size in &block_sizes {
-                let kv = KvShape { format: kv_format, head_dim: shape.head_dim, block_size };
-                let bytes = accounting::kv_bytes(&shape, 16 * kv.units(), tokens);
-                let layers = if software { 1 } else { GPU_ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, 16) as u32 };
-                let (shape, lens) = (shape.clone(), lens.clone());
-                let inputs = CaseInputs { shape, kv_format, block_size, lens, layers, seed: options.seed };
-                // Lengths from a log are clipped to the context, and two contexts may give the same.
-                if cases.contains(&inputs) {
-                    continue;
-                }
-                if !chosen && bytes > limit {
-                    let label = inputs.label();
-                    let megabytes = bytes >> 20;
-                    progress(Progress::Message(&format!(
-                        "left out {label}: {megabytes} MiB of K and V would take too long here; --batch and --context, \
-                         or --case, measure it all the same"
-                    )));
-                    continue;
-                }
-                cases.push(inputs);
-            }
-        }
-    }
-    Ok(cases)
-}
-
-fn lengths(lengths: &Lengths, batch: u32, context: u32, seed: u64) -> Result<Vec<u32>, SampleError> {
-    match lengths {
-        Lengths::Uniform => Ok(vec![context; batch as usize]),
-        Lengths::Trace { requests, .. } => sequence_lengths(requests, batch as usize, context, seed),
-        Lengths::Workload(workload) => {
-            sequence_lengths(&workload.requests(WORKLOAD_REQUESTS, seed), batch as usize, context, seed)
-        }
-    }
-}
-
-fn workload_name(lengths: &Lengths) -> &str {
-    match lengths {
-        Lengths::Uniform => "uniform",
-        Lengths::Trace { name, .. } => name,
-        Lengths::Workload(workload) => workload.name,
-    }
+    .cost(&inputs.shape, row_bytes)
 }

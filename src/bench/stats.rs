@@ -1,6 +1,7 @@
 //! What a set of timings says, and whether to believe it.
 
 use std::fmt;
+use std::mem::discriminant;
 
 /// A sample further from the median than this many robust standard deviations is an outlier. 10 rather than the usual
 /// 3.5: timings have a long right tail even on an idle machine.
@@ -146,6 +147,22 @@ impl fmt::Display for Warning {
     }
 }
 
+/// One line for each kind of doubt, whatever number of results it fell on: the first of them, and how many more there are.
+pub fn fold(warnings: &[(String, Warning)]) -> Vec<String> {
+    let mut kinds: Vec<(&str, Warning, usize)> = Vec::new();
+    for (label, warning) in warnings {
+        match kinds.iter_mut().find(|(_, kind, _)| discriminant(kind) == discriminant(warning)) {
+            Some((_, _, more)) => *more += 1,
+            None => kinds.push((label, *warning, 0)),
+        }
+    }
+    let line = |(label, warning, more): (&str, Warning, usize)| match more {
+        0 => format!("{label}: {warning}"),
+        more => format!("{label}, and the like of {more} more: {warning}"),
+    };
+    kinds.into_iter().map(line).collect()
+}
+
 /// What is doubtful about `samples`, in the order in which they were taken, warm-up left out.
 ///
 /// `resolution_us` is one step of the timer; 0 if unknown.
@@ -262,6 +279,15 @@ mod tests {
     #[test]
     fn few_samples_are_not_judged_further() {
         assert_eq!(warnings(&[1.0, 900.0], 0.0), [Warning::FewSamples { count: 2 }]);
+    }
+
+    #[test]
+    fn warnings_of_one_kind_are_one_line() {
+        let (outliers, few) = (Warning::Outliers { outliers: 2, count: 30 }, Warning::FewSamples { count: 2 });
+        let other = Warning::Outliers { outliers: 9, count: 30 };
+        let folded = fold(&[("a".into(), outliers), ("b".into(), few), ("c".into(), other), ("d".into(), outliers)]);
+        assert_eq!(folded, [format!("a, and the like of 2 more: {outliers}"), format!("b: {few}")]);
+        assert!(fold(&[]).is_empty());
     }
 
     #[test]

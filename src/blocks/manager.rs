@@ -32,11 +32,11 @@ struct Sequence {
 /// [`rollback`](Self::rollback) puts every block back where it was. One step is open at a time.
 ///
 /// ```
-/// use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::StepPlan};
+/// use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::{Schedule, StepPlan}};
 ///
 /// let layout = CacheConfig::new(1, 2, 64).with_num_blocks(8).layout()?;
 /// let mut cache = CacheManager::new(&layout)?;
-/// let mut plan = StepPlan::new(256);
+/// let mut plan = StepPlan::new(Schedule::default());
 ///
 /// let seq = cache.create_sequence()?;
 /// cache.reserve(&[(seq, 20)], &mut plan)?; // a prompt of 20 tokens: two blocks of 16

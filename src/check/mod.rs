@@ -17,15 +17,12 @@ use crate::gpu::{DeviceProfile, Exchange};
 use crate::harness::{Fault, Gpu, Scene, Verdict};
 
 pub use report::{CheckReport, GroupReport, PlantedFault, SCHEMA, SceneFailure};
-pub use scenes::{CheckScene, scenes};
-
-/// Every fault that is planted.
-const FAULTS: [Fault; 2] = [Fault::SkipLastBlock, Fault::StrayBlock];
+pub use scenes::{CheckScene, Form, scenes};
 
 /// What to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Two shapes instead of all.
+    /// One small scene for each form of the kernels.
     pub quick: bool,
     /// Seed of all inputs.
     pub seed: u64,
@@ -52,7 +49,7 @@ pub enum Progress<'a> {
     },
 }
 
-/// A form of the decode kernel.
+/// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     format: KvFormat,
@@ -78,8 +75,25 @@ impl Variant {
         all
     }
 
+    fn scenes(&self, options: &CheckOptions) -> Vec<CheckScene> {
+        scenes(options, self.format, self.paged, matches!(self.exchange, Exchange::Subgroup { .. }))
+    }
+
+    /// The faults that are planted in it: all of them, in one format. It is the same comparison that must notice them
+    /// everywhere.
+    fn faults(&self) -> Vec<Fault> {
+        let planted = self.paged && self.format == KvFormat::F16;
+        let spec = CheckScene::for_faults(self.format, self.paged).spec;
+        Fault::ALL.into_iter().filter(|fault| planted && fault.shows_in(&spec)).collect()
+    }
+
     fn mode(&self) -> &'static str {
         if self.paged { "paged" } else { "contiguous" }
+    }
+
+    /// The profile of a device that runs this form.
+    fn profile(&self, own: &DeviceProfile) -> DeviceProfile {
+        if self.exchange == own.exchange { own.clone() } else { own.clone().without_subgroups() }
     }
 
     fn label(&self) -> String {
@@ -95,26 +109,25 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     let start = Instant::now();
     let profile = DeviceProfile::of(&gpu.device);
     let variants = Variant::all(&profile);
-    let (scenes, planted) = (scenes(options.quick), CheckScene::for_faults());
-    let faults = |variant: &Variant| if variant.paged { &FAULTS[..] } else { &[] };
-    let total = variants.iter().map(|variant| scenes.len() + faults(variant).len()).sum();
+    let work: Vec<_> = variants.iter().map(|variant| (variant, variant.scenes(options), variant.faults())).collect();
+    let total = work.iter().map(|(_, scenes, faults)| scenes.len() + faults.len()).sum();
     progress(Progress::Started { total });
 
     let mut report = CheckReport::new(Adapter::of(gpu), options);
-    for variant in variants {
+    for (variant, scenes, faults) in work {
         let mut answer = |scene: &CheckScene, fault: Option<Fault>| {
-            let answer = judge(gpu, &profile, &variant, scene, options.seed, fault);
+            let answer = judge(gpu, &profile, variant, scene, options.seed, fault);
             let planted = if fault.is_some() { ", planted fault" } else { "" };
             progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scene.label()) });
             answer
         };
-        // They are faults of paging, and it is the same comparison that must notice them in all forms.
-        for &fault in faults(&variant) {
-            report.self_test.push(PlantedFault::new(fault, &variant, &answer(&planted, Some(fault))));
+        let planted = CheckScene::for_faults(variant.format, variant.paged);
+        for fault in faults {
+            report.self_test.push(PlantedFault::new(fault, variant, &answer(&planted, Some(fault))));
         }
-        let mut group = GroupReport::new(&variant);
+        let mut group = GroupReport::new(variant);
         for scene in &scenes {
-            group.add(scene, &variant, &answer(scene, None));
+            group.add(scene, variant, &answer(scene, None));
         }
         report.groups.push(group);
     }
@@ -133,15 +146,13 @@ fn judge(
     seed: u64,
     fault: Option<Fault>,
 ) -> Answer {
-    let mut spec = scene.spec.clone();
-    (spec.kv_format, spec.paged) = (variant.format, variant.paged);
-    let mut profile = DeviceProfile { exchange: variant.exchange, ..profile.clone() };
+    let mut profile = variant.profile(profile);
     if let Some(split_tokens) = scene.split_tokens {
         profile.split_tokens = split_tokens;
     }
     // By its own name, so that a scene has the same data whichever others are run.
     let seed = rng_for(&scene.label(), seed).next_u64();
-    let scene = Scene::random(&spec, seed)?;
+    let scene = Scene::random(&scene.spec, seed)?;
     scene.judge(&scene.run(gpu, &profile, fault)?)
 }
 
@@ -150,6 +161,8 @@ mod tests {
     use super::*;
     use crate::bench::report::Adapter;
     use crate::reference::Mismatch;
+
+    const QUICK: CheckOptions = CheckOptions { quick: true, seed: 1 };
 
     fn variant() -> Variant {
         Variant { format: KvFormat::F16, paged: true, exchange: Exchange::Workgroup { lanes: 64 } }
@@ -171,7 +184,7 @@ mod tests {
         let mut report = CheckReport::new(adapter, &CheckOptions::default());
         let variant = variant();
         let mut group = GroupReport::new(&variant);
-        group.add(&scenes(true)[0], &variant, &Ok(1e-7));
+        group.add(&scenes(&QUICK, KvFormat::F16, true, true)[0], &variant, &Ok(1e-7));
         report.groups.push(group);
         report.self_test.push(PlantedFault::new(Fault::StrayBlock, &variant, &wrong()));
         report
@@ -181,7 +194,7 @@ mod tests {
     fn a_mismatch_fails_the_check_and_survives_json() {
         let mut report = report();
         assert!(report.passed());
-        report.groups[0].add(&scenes(true)[1], &variant(), &wrong());
+        report.groups[0].add(&scenes(&QUICK, KvFormat::F32, true, true)[0], &variant(), &wrong());
         let failure = &report.groups[0].failures[0];
         assert_eq!((failure.index, failure.got, failure.want), (Some(3), None, Some(0.5)));
         assert_eq!((report.groups[0].scenes, report.groups[0].worst_error), (2, 1e-7));

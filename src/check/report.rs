@@ -134,15 +134,11 @@ impl GroupReport {
 impl PlantedFault {
     /// Only a wrong output is a fault noticed: a refusal never saw it.
     pub(super) fn new(fault: Fault, variant: &Variant, answer: &Answer) -> Self {
-        let fault = match fault {
-            Fault::SkipLastBlock => "last block skipped",
-            Fault::StrayBlock => "stray block read",
-        };
         let (noticed, answer) = match answer {
             Ok(error) => (false, format!("taken for right, largest error {error:e}")),
             Err(verdict) => (matches!(verdict, Verdict::Output(_) | Verdict::Lse(_)), verdict.to_string()),
         };
-        Self { fault: fault.to_owned(), kernel: variant.label(), noticed, answer }
+        Self { fault: fault.name().to_owned(), kernel: variant.label(), noticed, answer }
     }
 }
 

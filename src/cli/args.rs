@@ -6,15 +6,20 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use wgpu_paged_attention::bench::lens::LengthList;
 use wgpu_paged_attention::bench::models::{CaseSpec, MAX_BATCH, MAX_CONTEXT, ModelShape};
 use wgpu_paged_attention::bench::options::Op;
 use wgpu_paged_attention::bench::workload::Workload;
 use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
+use wgpu_paged_attention::gpu::IoFormat;
 
 /// More runs than anybody has time for.
 const MAX_SAMPLES: u32 = 100_000;
 /// A day.
 const MAX_SECONDS: f64 = 86_400.0;
+
+/// Beyond, a cap caps nothing.
+const MAX_SOFT_CAP: f32 = 1e6;
 
 const EXIT_STATUSES: &str = "\
 Exit status:
@@ -35,19 +40,25 @@ Examples:
 
 const BENCH_HELP: &str = "\
 Every case is first compared with a reference on the CPU; one that is wrong has no numbers and makes the run fail.
-Paged and contiguous runs alternate, so that their quotient is the price of paging.
+Paged and contiguous runs alternate, so that their quotient is the price of paging; so do storage formats, and batches
+with and without a shared prefix.
 
 Examples:
   paged-attention bench                                       all models, sizes that suit the adapter
   paged-attention bench --model llama-3-8b --batch 8 --context 1024,4096
-  paged-attention bench --case 8,1024,32,8,128 --kv-dtype f32,f16
+  paged-attention bench --case 8,1024,32,8,128 --kv-dtype f16,f32,int8,int4
+  paged-attention bench --op decode --model llama-3-8b --lens 32768,256x63 --lens 32768 --lens 256x63
+  paged-attention bench --op decode --model llama-3-8b --batch 64 --context 2112 --shared-prefix 2048
+  paged-attention bench --op prefill --model llama-3-8b --batch 1 --context 512 --window 256 --io f16
+  paged-attention bench --figures
   paged-attention bench --workload azure-conv --batch 64 --context 8192
   paged-attention bench --trace requests.csv --require-gpu --json out.json";
 
 const CHECK_HELP: &str = "\
-Runs each form of the kernels (f32 and f16, paged and contiguous, with and without subgroups) on heads and lengths that
-are easy to get wrong, and plants faults that must be noticed. On a software adapter, whose driver compiles slowly, the
-first full check takes minutes; later ones find its cache.
+Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get
+wrong: decoding, prompts, mixed and speculative steps, shared prefixes, split rows, with options of attention drawn by the
+seed. Plants faults that must be noticed. On a software adapter, whose driver compiles slowly, the first full check takes
+minutes; later ones find its cache.
 
 Examples:
   paged-attention check
@@ -72,7 +83,7 @@ pub enum Command {
     /// Compare every form of the kernels with a reference on the CPU.
     #[command(after_help = format!("{CHECK_HELP}\n\n{EXIT_STATUSES}"))]
     Check(CheckArgs),
-    /// Measure append and decode, paged and contiguous.
+    /// Measure append, decode, prefill and mixed steps, paged and contiguous.
     #[command(after_help = format!("{BENCH_HELP}\n\n{EXIT_STATUSES}"))]
     Bench(Box<BenchArgs>),
 }
@@ -119,7 +130,13 @@ pub struct BenchArgs {
     /// The adapter.
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Operations: append, decode [default: both].
+    /// Measure the project's own figures and say which are met: prompts against the multiply-adds, formats, windows,
+    /// shared prefixes and ragged batches against each other, and the error of every format.
+    #[arg(long, conflicts_with_all = ["op", "model", "case", "kv_dtype", "block_size", "batch", "context", "lens",
+        "trace", "workload", "queries", "shared_prefix", "window", "soft_cap", "alibi", "sinks", "non_causal", "lse",
+        "io", "quick"])]
+    pub figures: bool,
+    /// Operations: append, decode, prefill, mixed [default: all that end in time].
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     pub op: Vec<Op>,
     /// Models by name [default: all].
@@ -128,7 +145,7 @@ pub struct BenchArgs {
     /// One case by its numbers: BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM; may be repeated.
     #[arg(long, value_name = "B,CTX,HQ,HKV,D", conflicts_with_all = ["batch", "context"])]
     pub case: Vec<CaseSpec>,
-    /// Storage of K and V: f32, f16 [default: f16].
+    /// Storage of K and V: f32, f16, bf16, int8, fp8, int4, timed in alternation [default: f16].
     #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
     pub kv_dtype: Vec<KvFormat>,
     /// Tokens per block [default: 16].
@@ -140,6 +157,36 @@ pub struct BenchArgs {
     /// Tokens of a sequence; with --trace or --workload, the most it may have [default: what suits the adapter].
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_CONTEXT))]
     pub context: Vec<u32>,
+    /// Lengths of a batch by their numbers: 32768,256x63 is one of 32,768 tokens and 63 of 256; may be repeated.
+    #[arg(long, value_name = "TOKENS[xN],...", conflicts_with_all = ["case", "batch", "context", "trace", "workload"])]
+    pub lens: Vec<LengthList>,
+    /// Queries of every sequence that decodes, as in speculative decoding.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(MAX_CONTEXT))]
+    pub queries: u32,
+    /// Let all sequences begin with the same tokens, and compare batches that share their blocks with ones that do not.
+    #[arg(long, value_name = "TOKENS", value_parser = up_to(MAX_CONTEXT))]
+    pub shared_prefix: Option<u32>,
+    /// Let a query see the last N keys only.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_CONTEXT))]
+    pub window: Option<u32>,
+    /// Cap the scores: X·tanh(score / X).
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub soft_cap: Option<f32>,
+    /// Let scores fall with the distance of the key.
+    #[arg(long)]
+    pub alibi: bool,
+    /// Give every head an attention sink.
+    #[arg(long)]
+    pub sinks: bool,
+    /// Let a query see the keys behind its own as well.
+    #[arg(long)]
+    pub non_causal: bool,
+    /// Write the log-sum-exp as well.
+    #[arg(long)]
+    pub lse: bool,
+    /// Type of queries and outputs: f32, f16.
+    #[arg(long, value_name = "FORMAT", default_value = "f32", value_parser = io_formats())]
+    pub io: IoFormat,
     /// Timed runs of every case [default: what fits into the time].
     #[arg(long, value_name = "N", value_parser = up_to(MAX_SAMPLES))]
     pub samples: Option<u32>,
@@ -182,6 +229,18 @@ fn workloads() -> impl TypedValueParser<Value = Workload> {
     PossibleValuesParser::new(values).try_map(|name| Workload::by_name(&name))
 }
 
+fn io_formats() -> impl TypedValueParser<Value = IoFormat> {
+    let formats = [IoFormat::F32, IoFormat::F16];
+    let values = PossibleValuesParser::new(formats.map(IoFormat::name));
+    // The parser lets no other name through.
+    values.map(move |name| formats.into_iter().find(|format| format.name() == name).unwrap_or_default())
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|value: &f32| *value > 0.0 && *value <= MAX_SOFT_CAP);
+    value.ok_or_else(|| format!("give a number above 0, up to {MAX_SOFT_CAP}"))
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= MAX_SECONDS);
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("give seconds above 0, up to {MAX_SECONDS}"))
@@ -195,6 +254,14 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cap_is_a_positive_number() {
+        assert_eq!(positive("30"), Ok(30.0));
+        for wrong in ["0", "-1", "NaN", "inf", "1e7", "x", ""] {
+            assert!(positive(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

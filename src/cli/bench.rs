@@ -9,6 +9,7 @@ use wgpu_paged_attention::bench::options::{BenchOptions, Lengths};
 use wgpu_paged_attention::bench::report::{Report, render};
 use wgpu_paged_attention::bench::runner::{self, BenchError};
 use wgpu_paged_attention::bench::trace;
+use wgpu_paged_attention::harness::SceneVariant;
 
 use super::args::BenchArgs;
 use super::output::{JsonFile, Progress, print};
@@ -65,9 +66,19 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
             Lengths::Trace { name, requests }
         }
         (None, Some(workload)) => Lengths::Workload(*workload),
+        (None, None) if !args.lens.is_empty() => Lengths::Lists(args.lens.clone()),
         (None, None) => Lengths::Uniform,
     };
+    let variant = SceneVariant {
+        causal: !args.non_causal,
+        window: args.window,
+        soft_cap: args.soft_cap,
+        alibi: args.alibi,
+        sinks: args.sinks,
+        io_format: args.io,
+    };
     Ok(BenchOptions {
+        figures: args.figures,
         ops: args.op.clone(),
         models: args.model.clone(),
         cases: args.case.clone(),
@@ -75,6 +86,10 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
         block_sizes: args.block_size.clone(),
         batches: args.batch.clone(),
         contexts: args.context.clone(),
+        queries: args.queries,
+        shared_prefix: args.shared_prefix,
+        variant,
+        lse: args.lse,
         samples: args.samples,
         lengths,
         seed: args.seed,

@@ -89,6 +89,9 @@ mod tests {
             batch: 1,
             context: 1,
             tokens: 1,
+            queries: 1,
+            variant: "plain".into(),
+            shared_prefix: 0,
             mode: Mode::Paged,
             workload: "uniform".into(),
             input_hash: "0".into(),
@@ -102,6 +105,9 @@ mod tests {
             bytes: 1,
             gb_s: 1.0,
             fraction_of_read: None,
+            flops: 0,
+            gflop_s: None,
+            fraction_of_fma: None,
             max_abs_error: 0.0,
         });
         report

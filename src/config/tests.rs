@@ -29,7 +29,8 @@ fn a_misspelt_field_is_an_error_and_not_a_default() {
 
 #[test]
 fn a_written_configuration_reads_back_the_same() {
-    for config in [config(), CacheConfig::new(1, 1, 1).with_memory_budget_bytes(1 << 40).with_paged(false)] {
+    let other = CacheConfig::new(1, 1, 1).with_memory_budget_bytes(1 << 40).with_paged(false);
+    for config in [config(), other, config().with_v_head_dim(80).with_kv_format(KvFormat::Int4)] {
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<CacheConfig>(&text).unwrap(), config);
     }
@@ -43,7 +44,7 @@ fn formats_have_one_name_everywhere() {
     }
     let error = "F16 ".parse::<KvFormat>().unwrap_err();
     assert_eq!(error, ConfigError::UnknownFormat { given: "F16 ".into() });
-    assert_eq!(error.to_string(), "unknown KV format \"F16 \"; use f32 or f16");
+    assert_eq!(error.to_string(), "unknown KV format \"F16 \"; use f32, f16, bf16, int8, fp8 or int4");
 }
 
 #[test]
@@ -80,10 +81,11 @@ fn each_size_is_checked_by_itself() {
     let mut bad = config();
     bad.num_kv_heads = 0;
     assert_eq!(out_of_range(bad), ("num_kv_heads", 0));
-    for head_dim in [0, 257] {
+    for head_dim in [0, 513] {
         let mut bad = config();
         bad.head_dim = head_dim;
         assert_eq!(out_of_range(bad), ("head_dim", head_dim.into()));
+        assert_eq!(out_of_range(config().with_v_head_dim(head_dim)), ("v_head_dim", head_dim.into()));
     }
     for block_size in [0, 65_537, u32::MAX] {
         assert_eq!(out_of_range(config().with_block_size(block_size)), ("block_size", block_size.into()));
@@ -102,7 +104,7 @@ fn odd_sizes_that_make_sense_work() {
         assert_eq!(layout.max_blocks_per_seq(), 4096_u32.div_ceil(block_size));
     }
     assert_eq!(config().with_num_blocks(1).layout().unwrap().num_blocks(), 1);
-    assert_eq!(CacheConfig::new(1, 1, 1).with_num_blocks(1).layout().unwrap().row_bytes(), 16);
+    assert_eq!(CacheConfig::new(1, 1, 1).with_num_blocks(1).layout().unwrap().k_row_bytes(), 16);
 }
 
 #[test]
@@ -159,14 +161,14 @@ fn tables_of_a_billion_entries_are_the_limit() {
 fn sizes_that_cannot_be_counted_are_refused() {
     let huge = |config: CacheConfig| matches!(config.layout(), Err(ConfigError::CacheTooLarge { .. }));
     let most = MAX_LAYERS_OR_HEADS;
-    let shape = CacheConfig::new(most, most, 256).with_kv_format(KvFormat::F32);
-    // 2^43 bytes a token: 2^21 slots are 2^64 bytes.
-    assert!(huge(shape.clone().with_num_blocks(1 << 17)));
-    assert!(shape.clone().with_num_blocks((1 << 17) - 1).layout().is_ok());
+    let shape = CacheConfig::new(most, most, 512).with_kv_format(KvFormat::F32);
+    // 2^44 bytes a token: 2^20 slots are 2^64 bytes.
+    assert!(huge(shape.clone().with_num_blocks(1 << 16)));
+    assert!(shape.clone().with_num_blocks((1 << 16) - 1).layout().is_ok());
     // A contiguous block that is itself beyond counting.
-    let one_region = shape.with_paged(false).with_max_seq_len(1 << 21);
+    let one_region = shape.with_paged(false).with_max_seq_len(1 << 20);
     assert!(huge(one_region.clone().with_memory_budget_bytes(u64::MAX)));
-    assert!(huge(one_region.with_num_blocks(1 << 17)));
+    assert!(huge(one_region.with_num_blocks(1 << 16)));
 }
 
 #[test]
@@ -212,17 +214,19 @@ proptest! {
     fn any_numbers_give_a_sound_layout_or_an_error(
         sizes in prop::array::uniform7(any_size()),
         budget in prop_oneof![Just(None), any::<u64>().prop_map(Some)],
-        f32 in any::<bool>(),
+        format in prop::sample::select(&KvFormat::ALL[..]),
+        v_head_dim in prop::option::of(any_size()),
         paged in any::<bool>(),
         limit in any::<u64>(),
     ) {
         let [layers, heads, dim, block_size, num_blocks, max_seq_len, max_sequences] = sizes;
         let mut config = CacheConfig::new(layers, heads, dim)
-            .with_kv_format(if f32 { KvFormat::F32 } else { KvFormat::F16 })
+            .with_kv_format(format)
             .with_block_size(block_size)
             .with_paged(paged)
             .with_max_seq_len(max_seq_len)
             .with_max_sequences(max_sequences);
+        config.v_head_dim = v_head_dim;
         config.memory_budget_bytes = budget;
         config.num_blocks = budget.is_none().then_some(num_blocks);
         let Ok(layout) = config.layout() else { return Ok(()) };

@@ -1,59 +1,31 @@
-//! Attention over the cache: decode kernels and the merge of their splits.
+//! Attention over the cache: the kernels of an [`AttentionSpec`] and their recording.
 
 use std::sync::{Mutex, PoisonError};
 
+use super::attention_shape::AttentionShape;
 use super::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use super::cache::{Identity, KvCache, Step, pool_buffers, uniform};
+use super::cache::{Identity, KvCache, filled_buffer, pool_buffers, uniform};
+use super::class_kernel::ClassKernel;
 use super::error::GpuError;
-use super::params::{DecodeParams, MergeParams};
+use super::params::{AttentionParams, MergeParams};
 use super::pipeline::{Slot, bind_group, bind_group_layout, compile};
 use super::scope::scoped;
 use super::shader::Kernel;
-use super::shape::{DecodeShape, KvShape};
-
-/// What an attention computes; a model has one, or a few that its layers share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionSpec {
-    /// Query heads: a multiple of the cache's KV heads. Query head `h` reads KV head `h / (num_q_heads / num_kv_heads)`.
-    pub num_q_heads: u32,
-    /// Factor of `q · k`; `None` is `1 / sqrt(head_dim)`.
-    pub scale: Option<f32>,
-    /// Whether the log-sum-exp of the scores is written beside the output.
-    pub lse: bool,
-}
-
-impl AttentionSpec {
-    /// Attention with the usual scale and no log-sum-exp.
-    pub fn new(num_q_heads: u32) -> Self {
-        Self { num_q_heads, scale: None, lse: false }
-    }
-
-    /// Sets the factor of `q · k`.
-    #[must_use]
-    pub fn with_scale(mut self, scale: f32) -> Self {
-        self.scale = Some(scale);
-        self
-    }
-
-    /// Asks for the log-sum-exp.
-    #[must_use]
-    pub fn with_lse(mut self) -> Self {
-        self.lse = true;
-        self
-    }
-}
+use super::shape::KvShape;
+use super::spec::AttentionSpec;
+use super::step::Step;
+use crate::plan::TILE_CLASSES;
 
 /// Compiled kernels for an [`AttentionSpec`] over the cache that made it.
 #[derive(Debug)]
 pub struct Attention {
     spec: AttentionSpec,
     cache: Identity,
-    kernel: Kernel,
-    shape: DecodeShape,
-    decode: wgpu::ComputePipeline,
-    decode_io: wgpu::BindGroupLayout,
-    /// One per segment.
-    decode_params: Vec<wgpu::Buffer>,
+    classes: [ClassKernel; TILE_CLASSES],
+    attention_io: wgpu::BindGroupLayout,
+    /// One per segment, for dispatches that begin with the first work item.
+    attention_params: Vec<(AttentionParams, wgpu::Buffer)>,
+    head_terms: wgpu::Buffer,
     merge: wgpu::ComputePipeline,
     merge_io: wgpu::BindGroupLayout,
     merge_params: wgpu::Buffer,
@@ -66,80 +38,86 @@ pub struct Attention {
 /// The buffers of one layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionIo<'a> {
-    /// `[num_rows, num_q_heads, head_dim]`, row-major f32, read.
+    /// `[num_rows, num_q_heads, head_dim]`, row-major, f32 or f16 as the spec says, read.
     pub q: wgpu::BufferSlice<'a>,
-    /// The same shape, written: every row, also one without a key, which becomes zeros.
+    /// `[num_rows, num_q_heads, v_head_dim]` of the same type, written: every row, also one without a key, which becomes
+    /// zeros.
     pub out: wgpu::BufferSlice<'a>,
     /// `[num_rows, num_q_heads]` f32, written if the spec asks for it: natural logarithm, −∞ for a row without a key.
     pub lse: Option<wgpu::BufferSlice<'a>>,
 }
 
 impl KvCache {
-    /// Compiles the kernels of an attention, so that the first token does not wait for it.
+    /// Makes the kernels of an attention and compiles those of a decoding step; [`Attention::warm_up`] compiles the rest.
     ///
     /// # Errors
-    /// [`GpuError::QueryHeads`], [`GpuError::Scale`], or what wgpu says of the kernels.
+    /// [`GpuError::QueryHeads`], [`GpuError::NotPositive`], [`GpuError::EmptyWindow`], [`GpuError::HeadTerms`],
+    /// [`GpuError::TooManyHeads`], [`GpuError::HeadTerm`] or [`GpuError::OddHead`] for a spec that contradicts itself or
+    /// the cache, or what wgpu says of the kernels.
     pub fn attention(&self, spec: AttentionSpec) -> Result<Attention, GpuError> {
         let (device, layout, profile) = (self.device(), self.layout(), self.profile());
-        let (num_q_heads, num_kv_heads) = (spec.num_q_heads, layout.num_kv_heads());
-        if num_q_heads == 0 || !num_q_heads.is_multiple_of(num_kv_heads) {
-            return Err(GpuError::QueryHeads { num_q_heads, num_kv_heads });
-        }
-        let scale = spec.scale.unwrap_or_else(|| 1.0 / (layout.head_dim() as f32).sqrt());
-        // The kernels multiply by log2(e) as well.
-        if !((scale * std::f32::consts::LOG2_E).is_finite() && scale > 0.0) {
-            return Err(GpuError::Scale { scale });
-        }
-        let (kv, group) = (KvShape::of(layout), num_q_heads / num_kv_heads);
-        let kernel = Kernel::PagedDecode {
-            kv,
-            paged: layout.paged(),
-            group,
-            exchange: profile.exchange,
-            split_tokens: profile.split_tokens,
-            write_lse: spec.lse,
-        };
-        let (decode_io, merge_io) = scoped(device, "bind group layouts", 0, || {
-            let decode = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write, Slot::Write];
-            let merge = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write];
-            (bind_group_layout(device, "paged.decode_io", &decode), bind_group_layout(device, "paged.merge_io", &merge))
+        spec.check(layout)?;
+        let (kv, variant) = (KvShape::of(layout), spec.variant());
+        let group = spec.num_q_heads / layout.num_kv_heads();
+        let (attention_io, merge_io) = scoped(device, "bind group layouts", 0, || {
+            let attention = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write, Slot::Write, Slot::Uniform];
+            let merge = [Slot::Uniform, Slot::Read, Slot::Write, Slot::Write, Slot::Uniform];
+            (
+                bind_group_layout(device, "paged.attention_io", &attention),
+                bind_group_layout(device, "paged.merge_io", &merge),
+            )
         })?;
-        let decode = compile(device, &kernel, &[&self.layouts.step, &self.layouts.pools, &decode_io])?;
-        let merge = Kernel::MergePartials { head_dim: kv.head_dim, write_lse: spec.lse };
+        let classes = std::array::from_fn(|class| {
+            let (paged, class, tile_rows) = (layout.paged(), class as u32, profile.tile_rows);
+            let exchange = profile.exchange;
+            let kernel = Kernel::PagedAttention { kv, paged, group, class, tile_rows, exchange, variant };
+            ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, exchange, tile_rows))
+        });
+        let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
         let merge = compile(device, &merge, &[&self.layouts.step, &merge_io])?;
-        let decode_params = self
+        let (query_factor, score_factor) = spec.factors(layout);
+        let window = spec.window.unwrap_or(0).min(crate::config::MAX_SEQ_LEN);
+        let attention_params = self
             .segments(0)?
             .iter()
             .map(|segment| {
-                let params = DecodeParams {
-                    scale_log2e: scale * std::f32::consts::LOG2_E,
+                let params = AttentionParams {
+                    query_factor,
+                    score_factor,
+                    window,
                     first_kv_head: segment.first_head,
                     num_kv_heads: segment.num_heads,
-                    num_q_heads,
+                    num_q_heads: spec.num_q_heads,
+                    ..Default::default()
                 };
-                scoped(device, "parameters", 16, || uniform(device, "paged.decode_params", &params))
+                Ok((params, new_params(device, &params)?))
             })
-            .collect::<Result<_, _>>()?;
-        let merge_params = MergeParams { num_q_heads, ..Default::default() };
-        Ok(Attention {
-            spec,
+            .collect::<Result<_, GpuError>>()?;
+        let merge_params = MergeParams { num_q_heads: spec.num_q_heads, window, ..Default::default() };
+        let terms = spec.head_terms();
+        let attention = Attention {
             cache: self.identity().clone(),
-            kernel,
-            shape: DecodeShape::new(&kv, group, profile.exchange),
-            decode,
-            decode_io,
-            decode_params,
+            classes,
+            attention_io,
+            attention_params,
+            head_terms: scoped(device, "head terms", 16 * terms.len() as u64, || {
+                filled_buffer(device, "paged.head_terms", wgpu::BufferUsages::UNIFORM, bytemuck::cast_slice(&terms))
+            })?,
             merge,
             merge_io,
             merge_params: scoped(device, "parameters", 16, || uniform(device, "paged.merge_params", &merge_params))?,
             no_lse: new_scratch(device, "paged.no_lse", 256)?,
             scratch: Mutex::new(new_scratch(device, "paged.partials", 256)?),
-        })
+            spec,
+        };
+        attention.warm_up(self, 1)?;
+        Ok(attention)
     }
 
-    /// Records the attention of a step's rows over one layer: decode, and the merge of rows that were split.
+    /// Records the attention of a step's rows over one layer: its query tiles, and the merge of rows that were split.
     ///
-    /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before.
+    /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before. A kernel that was not
+    /// warmed up is compiled here.
     ///
     /// # Errors
     /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Lse`], [`GpuError::LoopRounds`], [`GpuError::Limit`] if the
@@ -153,65 +131,72 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        let (device, profile) = (self.device(), self.profile());
+        let (device, profile, layout) = (self.device(), self.profile(), self.layout());
         let segments = self.segments(layer)?;
         let step_group = step.bind_group(self)?;
-        if attention.cache != *self.identity() {
-            return Err(GpuError::Foreign { what: "attention" });
-        }
+        attention.check_cache(self)?;
         if io.lse.is_some() != attention.spec.lse {
             return Err(GpuError::Lse { expected: attention.spec.lse });
         }
         if step.num_rows == 0 {
             return Ok(());
         }
-        let rounds = attention
-            .shape
-            .loop_rounds(step.split_tokens.min(step.max_kv_len), step.num_rows)
-            .max(2 * u64::from(step.max_splits_per_row) * u64::from(self.layout().head_dim().div_ceil(32) + 1));
-        if rounds > profile.max_loop_rounds.into() {
-            return Err(GpuError::LoopRounds { rounds, limit: profile.max_loop_rounds });
-        }
+        attention.check_loops(self, step)?;
 
         let heads = u64::from(step.num_rows) * u64::from(attention.spec.num_q_heads);
-        let elements = heads * u64::from(self.layout().head_dim());
-        let q = storage_binding("q", io.q, elements, profile)?;
-        let out = storage_binding("out", io.out, elements, profile)?;
+        let words = |dim: u32| heads * u64::from(dim) / u64::from(attention.spec.io_format.per_word());
+        let q = storage_binding("q", io.q, words(layout.head_dim()), profile)?;
+        let out = storage_binding("out", io.out, words(layout.v_head_dim()), profile)?;
         let lse = match io.lse {
             Some(lse) => storage_binding("lse", lse, heads, profile)?,
             None => attention.no_lse.as_entire_buffer_binding(),
         };
         let written = [("out", out.buffer), ("lse", lse.buffer)];
         check_disjoint(&[("q", q.buffer)], &written)?;
+        check_disjoint(&[("out", out.buffer)], &[("lse", lse.buffer)])?;
         check_disjoint(&pool_buffers(segments), &written)?;
         let partials = attention.partials(self, step)?;
         let partials = partials.as_entire_buffer_binding();
+        let terms = attention.head_terms.as_entire_buffer_binding();
 
-        let mut dispatches = Vec::with_capacity(segments.len());
-        for (segment, params) in segments.iter().zip(&attention.decode_params) {
-            let tiles = u64::from(segment.num_heads) * u64::from(attention.shape.group_tiles);
-            let grid = grid(u64::from(step.num_splits) * tiles, 1, profile)?;
-            let io = scoped(device, "the bindings of q and out", 0, || {
+        let bind_io = |params: &wgpu::Buffer| {
+            scoped(device, "the bindings of q and out", 0, || {
                 let params = params.as_entire_buffer_binding();
-                let resources = [params, q.clone(), out.clone(), lse.clone(), partials.clone()];
-                bind_group(device, "paged.decode_io", &attention.decode_io, &resources)
-            })?;
-            dispatches.push((segment, io, grid));
+                let resources = [params, q.clone(), out.clone(), lse.clone(), partials.clone(), terms.clone()];
+                bind_group(device, "paged.attention_io", &attention.attention_io, &resources)
+            })
+        };
+        let mut dispatches = Vec::new();
+        for (segment, (params, buffer)) in segments.iter().zip(&attention.attention_params) {
+            let from_first = bind_io(buffer)?;
+            for (class, work) in attention.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0) {
+                let pipeline = class.pipeline(self, &attention.attention_io)?;
+                for (first_item, grid) in
+                    class.grids(profile, &attention.spec, work, segment.num_heads, step.split_tokens)?
+                {
+                    let io = if first_item == 0 {
+                        from_first.clone()
+                    } else {
+                        bind_io(&new_params(device, &AttentionParams { first_item, ..*params })?)?
+                    };
+                    dispatches.push((pipeline.clone(), segment, io, grid));
+                }
+            }
         }
-        let merge = if step.num_partials > 0 {
-            let grid = grid(heads, 1, profile)?;
+        let merge = if step.num_merges > 0 {
+            let grid = grid(u64::from(step.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
             let io = scoped(device, "the bindings of out", 0, || {
                 let params = attention.merge_params.as_entire_buffer_binding();
-                bind_group(device, "paged.merge_io", &attention.merge_io, &[params, partials, out, lse])
+                bind_group(device, "paged.merge_io", &attention.merge_io, &[params, partials, out, lse, terms])
             })?;
             Some((io, grid))
         } else {
             None
         };
 
-        pass.set_pipeline(&attention.decode);
-        pass.set_bind_group(0, step_group, &[]);
-        for (segment, io, [x, y, z]) in &dispatches {
+        for (pipeline, segment, io, [x, y, z]) in &dispatches {
+            pass.set_pipeline(pipeline);
+            pass.set_bind_group(0, step_group, &[]);
             pass.set_bind_group(1, &segment.read, &[]);
             pass.set_bind_group(2, io, &[]);
             pass.dispatch_workgroups(*x, *y, *z);
@@ -233,15 +218,43 @@ impl Attention {
         &self.spec
     }
 
-    /// The decode kernel that was chosen for the device.
-    pub fn kernel(&self) -> &Kernel {
-        &self.kernel
+    /// The kernel that serves the steps in which a sequence brings `queries` query tokens.
+    pub fn kernel(&self, cache: &KvCache, queries: u32) -> &Kernel {
+        &self.classes[cache.schedule().class(queries)].kernel
+    }
+
+    /// Compiles the kernels for all steps in which no query tile has more than `max_queries` tokens, so that no token waits
+    /// for it. Sequences that share their first blocks meet in tiles of up to
+    /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled.
+    ///
+    /// # Errors
+    /// [`GpuError::Foreign`] for another cache than the one it was made with, or what wgpu says of the kernels.
+    pub fn warm_up(&self, cache: &KvCache, max_queries: u32) -> Result<(), GpuError> {
+        self.check_cache(cache)?;
+        for class in &self.classes[..=cache.schedule().class(max_queries)] {
+            class.pipeline(cache, &self.attention_io)?;
+        }
+        Ok(())
+    }
+
+    fn check_cache(&self, cache: &KvCache) -> Result<(), GpuError> {
+        if self.cache == *cache.identity() { Ok(()) } else { Err(GpuError::Foreign { what: "attention" }) }
+    }
+
+    /// Refuses a step whose loops the device would end before they are done.
+    fn check_loops(&self, cache: &KvCache, step: &Step) -> Result<(), GpuError> {
+        let merge_passes = u64::from(cache.layout().v_head_dim().div_ceil(32)) + 2;
+        let merge = (u64::from(step.max_splits_per_row) + 1) * (merge_passes + 1);
+        let classes = self.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0);
+        let rounds = classes.map(|(class, work)| class.shape.loop_rounds(work.max_item_keys, work.num_tiles));
+        let (rounds, limit) = (rounds.fold(merge, u64::max), cache.profile().max_loop_rounds);
+        if rounds > limit.into() { Err(GpuError::LoopRounds { rounds, limit }) } else { Ok(()) }
     }
 
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
     fn partials(&self, cache: &KvCache, step: &Step) -> Result<wgpu::Buffer, GpuError> {
-        let record = u64::from(cache.layout().head_dim()) + 2;
-        let elements = u64::from(step.num_partials) * u64::from(self.spec.num_q_heads) * record;
+        let record = u64::from(cache.layout().v_head_dim()) + 2;
+        let elements = u64::from(step.num_records) * u64::from(self.spec.num_q_heads) * record;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.size() < bytes {
@@ -249,6 +262,10 @@ impl Attention {
         }
         Ok(scratch.clone())
     }
+}
+
+fn new_params(device: &wgpu::Device, params: &AttentionParams) -> Result<wgpu::Buffer, GpuError> {
+    scoped(device, "parameters", 32, || uniform(device, "paged.attention_params", params))
 }
 
 fn new_scratch(device: &wgpu::Device, label: &'static str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {

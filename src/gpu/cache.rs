@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use super::arena::{Arena, ArenaPool, Lease};
-use super::binding::{check_disjoint, element_bytes, grid, storage_binding};
+use super::arena::{Arena, ArenaPool};
+use super::binding::{element_bytes, grid};
 use super::error::GpuError;
 use super::params::AppendParams;
 use super::pipeline::{SharedLayouts, Slot, bind_group, bind_group_layout, compile};
 use super::profile::DeviceProfile;
 use super::scope::{Liveness, scoped};
-use super::shader::{APPEND_LANES, Kernel, UPDATE_LANES};
+use super::shader::{Kernel, UPDATE_LANES};
 use super::shape::KvShape;
+use super::step::Step;
 use crate::layout::{KvLayout, Segments};
-use crate::plan::{StepPlan, TableSource};
+use crate::plan::{Schedule, StepPlan};
 
 /// K and V of all layers on a device, with the block tables of all sequences.
 ///
@@ -30,8 +31,8 @@ pub struct KvCache {
     /// `[num_layers][segments]`
     layers: Vec<Vec<Segment>>,
     tables: wgpu::Buffer,
-    append_io: wgpu::BindGroupLayout,
-    append: wgpu::ComputePipeline,
+    pub(super) append_io: wgpu::BindGroupLayout,
+    pub(super) append: wgpu::ComputePipeline,
     table_update: wgpu::ComputePipeline,
     arenas: ArenaPool,
     liveness: Liveness,
@@ -44,13 +45,13 @@ pub struct Segment {
     pub first_head: u32,
     /// KV heads.
     pub num_heads: u32,
-    /// K: `[num_blocks, num_heads, block_size, row_units]` units of 16 bytes.
+    /// K: `[num_blocks, num_heads, block_size, k_row_units]` units of 16 bytes.
     pub k: wgpu::Buffer,
-    /// V, alike.
+    /// V: `[num_blocks, num_heads, block_size, v_row_units]`.
     pub v: wgpu::Buffer,
     pub(super) read: wgpu::BindGroup,
-    write: wgpu::BindGroup,
-    append_params: wgpu::Buffer,
+    pub(super) write: wgpu::BindGroup,
+    pub(super) append_params: wgpu::Buffer,
 }
 
 /// Tells caches apart, whatever their shape.
@@ -61,23 +62,6 @@ impl PartialEq for Identity {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
-}
-
-/// A step whose words are on their way to the device; serves all layers of the cache that began it.
-///
-/// What was recorded from it stays right when it is dropped.
-#[derive(Debug)]
-pub struct Step {
-    lease: Arc<Lease>,
-    cache: Identity,
-    source: TableSource,
-    pub(super) num_rows: u32,
-    pub(super) num_tokens: u32,
-    pub(super) num_splits: u32,
-    pub(super) num_partials: u32,
-    pub(super) max_splits_per_row: u32,
-    pub(super) max_kv_len: u32,
-    pub(super) split_tokens: u32,
 }
 
 impl KvCache {
@@ -167,9 +151,14 @@ impl KvCache {
         self.layers.get(layer as usize).map(Vec::as_slice).ok_or(missing)
     }
 
-    /// An empty plan with the split length of this device.
+    /// How plans for this cache cut their work.
+    pub fn schedule(&self) -> Schedule {
+        self.profile.schedule(&KvShape::of(&self.layout))
+    }
+
+    /// An empty plan with the schedule of this cache.
     pub fn new_plan(&self) -> StepPlan {
-        StepPlan::new(self.profile.split_tokens)
+        StepPlan::new(self.schedule())
     }
 
     /// Sends a plan to the device, once for all layers, and records the changes of the block tables.
@@ -178,7 +167,7 @@ impl KvCache {
     /// which they were begun. The upload is as long as the batch, whatever the context.
     ///
     /// # Errors
-    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::SplitTokens`] for one that was not made by
+    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::Schedule`] for one that was not made by
     /// [`new_plan`](Self::new_plan), [`GpuError::Limit`] for one larger than a binding, [`GpuError::OutOfMemory`],
     /// [`GpuError::DeviceLost`]. Nothing is recorded then.
     pub fn begin_step(
@@ -190,9 +179,9 @@ impl KvCache {
         if !plan.fits(&self.layout) {
             return Err(GpuError::Foreign { what: "plan" });
         }
-        let (given, expected) = (plan.split_tokens(), self.profile.split_tokens);
+        let (given, expected) = (plan.schedule(), self.schedule());
         if given != expected {
-            return Err(GpuError::SplitTokens { given, expected });
+            return Err(GpuError::Schedule { given, expected });
         }
         let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, &self.profile)?;
         let updates = grid(plan.updates().len() as u64, UPDATE_LANES, &self.profile)?;
@@ -214,96 +203,7 @@ impl KvCache {
         let lease = Arc::new(lease);
         let in_flight = Arc::clone(&lease);
         encoder.on_submitted_work_done(move || drop(in_flight));
-        Ok(Step {
-            lease,
-            cache: self.identity.clone(),
-            source: plan.table_source(),
-            num_rows: plan.num_rows(),
-            num_tokens: plan.num_tokens(),
-            num_splits: plan.num_splits(),
-            num_partials: plan.num_partials(),
-            max_splits_per_row: plan.max_splits_per_row(),
-            max_kv_len: plan.rows().iter().map(|row| row.kv_len).max().unwrap_or(0),
-            split_tokens: plan.split_tokens(),
-        })
-    }
-
-    /// Records the append of a step's K and V rows to one layer.
-    ///
-    /// `k`, `v`: `[num_tokens, num_kv_heads, head_dim]`, row-major f32, in the order of [`StepPlan::slots`]; the buffers
-    /// need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. A row whose slot is
-    /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not written.
-    ///
-    /// # Errors
-    /// [`GpuError::Layer`], [`GpuError::Foreign`], or an error that names the buffer; nothing is recorded then.
-    pub fn append(
-        &self,
-        pass: &mut wgpu::ComputePass<'_>,
-        step: &Step,
-        layer: u32,
-        k: wgpu::BufferSlice<'_>,
-        v: wgpu::BufferSlice<'_>,
-    ) -> Result<(), GpuError> {
-        let segments = self.segments(layer)?;
-        let step_group = step.bind_group(self)?;
-        if step.num_tokens == 0 {
-            return Ok(());
-        }
-        let row = u64::from(self.layout.num_kv_heads()) * u64::from(self.layout.head_dim());
-        let elements = u64::from(step.num_tokens) * row;
-        let k = storage_binding("k", k, elements, &self.profile)?;
-        let v = storage_binding("v", v, elements, &self.profile)?;
-        check_disjoint(&[("k", k.buffer), ("v", v.buffer)], &pool_buffers(segments))?;
-        let mut dispatches = Vec::with_capacity(segments.len());
-        for segment in segments {
-            let rows = u64::from(step.num_tokens) * u64::from(segment.num_heads);
-            let grid = grid(rows * u64::from(self.layout.row_units()), APPEND_LANES, &self.profile)?;
-            let io = scoped(&self.device, "the bindings of k and v", 0, || {
-                let params = segment.append_params.as_entire_buffer_binding();
-                bind_group(&self.device, "paged.append_io", &self.append_io, &[params, k.clone(), v.clone()])
-            })?;
-            dispatches.push((segment, io, grid));
-        }
-        pass.set_pipeline(&self.append);
-        pass.set_bind_group(0, step_group, &[]);
-        for (segment, io, [x, y, z]) in &dispatches {
-            pass.set_bind_group(1, &segment.write, &[]);
-            pass.set_bind_group(2, io, &[]);
-            pass.dispatch_workgroups(*x, *y, *z);
-        }
-        step.keep(pass);
-        Ok(())
-    }
-}
-
-impl Step {
-    /// Keeps the step's words until what `pass` recorded has run, or was dropped.
-    pub(super) fn keep(&self, pass: &wgpu::ComputePass<'_>) {
-        let in_flight = Arc::clone(&self.lease);
-        pass.on_submitted_work_done(move || drop(in_flight));
-    }
-
-    /// Query tokens: rows of the output.
-    pub fn num_rows(&self) -> u32 {
-        self.num_rows
-    }
-
-    /// Tokens to append: rows of K and V.
-    pub fn num_tokens(&self) -> u32 {
-        self.num_tokens
-    }
-
-    /// Bind group 0, for the cache that began the step.
-    pub(super) fn bind_group(&self, cache: &KvCache) -> Result<&wgpu::BindGroup, GpuError> {
-        let foreign = GpuError::Foreign { what: "step" };
-        if self.cache != cache.identity {
-            return Err(foreign);
-        }
-        let arena = self.lease.arena().ok_or(foreign)?;
-        Ok(match self.source {
-            TableSource::Resident => &arena.resident,
-            TableSource::Inline => &arena.inline,
-        })
+        Ok(Step::new(plan, lease, self.identity.clone()))
     }
 }
 
@@ -327,8 +227,8 @@ fn new_layer(
     segments
         .iter()
         .map(|(first_head, num_heads)| {
-            let bytes = layout.segment_bytes(num_heads);
-            let (k, v) = (pool("k", bytes)?, pool("v", bytes)?);
+            let k = pool("k", layout.k_segment_bytes(num_heads))?;
+            let v = pool("v", layout.v_segment_bytes(num_heads))?;
             scoped(device, "the bindings of a pool", 0, || {
                 let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
                 let params = AppendParams {
@@ -358,15 +258,25 @@ pub(super) fn pool_buffers(segments: &[Segment]) -> Vec<(&'static str, &wgpu::Bu
 
 /// A uniform buffer that never changes.
 pub(super) fn uniform<T: bytemuck::Pod>(device: &wgpu::Device, label: &str, value: &T) -> wgpu::Buffer {
+    filled_buffer(device, label, wgpu::BufferUsages::UNIFORM, bytemuck::bytes_of(value))
+}
+
+/// A buffer that never changes; `contents` are whole words.
+pub(super) fn filled_buffer(
+    device: &wgpu::Device,
+    label: &str,
+    usage: wgpu::BufferUsages,
+    contents: &[u8],
+) -> wgpu::Buffer {
     let buffer = device.create_buffer(&wgpu::BufferDescriptor {
         label: Some(label),
-        size: size_of::<T>() as u64,
-        usage: wgpu::BufferUsages::UNIFORM,
+        size: contents.len() as u64,
+        usage,
         mapped_at_creation: true,
     });
     // A buffer that was not made has no range; the error scope around this knows why.
     if let Ok(mut range) = buffer.get_mapped_range_mut(..) {
-        range.copy_from_slice(bytemuck::bytes_of(value));
+        range.copy_from_slice(contents);
     }
     buffer.unmap();
     buffer

@@ -2,6 +2,7 @@
 
 use super::unroll::UnrollError;
 use crate::error::{LayoutError, PlanError};
+use crate::plan::Schedule;
 
 /// An error of a cache on a device. Nothing was recorded, and the cache is as it was.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,12 +25,82 @@ pub enum GpuError {
         /// KV heads of the cache.
         num_kv_heads: u32,
     },
-    /// A scale that is not positive and finite.
-    #[error("scale is {scale}; it must be positive and finite")]
-    Scale {
-        /// The scale asked for.
-        scale: f32,
+    /// A scale, soft cap or rotary base that is not positive and finite.
+    #[error("{option} is {value}; it must be positive and finite")]
+    NotPositive {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: f32,
     },
+    /// A window that shows a query nothing, not even its own key.
+    #[error("window is 0; it counts the query's own key, so give 1 or more, or None for no window")]
+    EmptyWindow,
+    /// Slopes or sinks that are not one per query head.
+    #[error("{option} has {given} elements, but there are {num_q_heads} query heads")]
+    HeadTerms {
+        /// The option.
+        option: &'static str,
+        /// Its elements.
+        given: usize,
+        /// Query heads.
+        num_q_heads: u32,
+    },
+    /// A slope or sink that is not finite.
+    #[error("{option}[{head}] is {value}; it must be finite")]
+    HeadTerm {
+        /// The option.
+        option: &'static str,
+        /// The query head.
+        head: usize,
+        /// The value.
+        value: f32,
+    },
+    /// More query heads than slopes or sinks can be given for.
+    #[error("{option} are given for {num_q_heads} query heads; the limit is {limit}")]
+    TooManyHeads {
+        /// The option.
+        option: &'static str,
+        /// Query heads.
+        num_q_heads: u32,
+        /// The most.
+        limit: u32,
+    },
+    /// Half precision in the caller's buffers, with heads of odd width: two heads would share a word.
+    #[error("{name} is {dim}; queries, rows and outputs in f16 need an even one")]
+    OddHead {
+        /// The dimension.
+        name: &'static str,
+        /// Its value.
+        dim: u32,
+    },
+    /// Rotary dimensions that are odd, none, or more than a head has.
+    #[error("{dims} dimensions are to be rotated; it must be an even number from 2 to head_dim, which is {head_dim}")]
+    RotaryDims {
+        /// Dimensions asked for.
+        dims: u32,
+        /// Elements of one head of K.
+        head_dim: u32,
+    },
+    /// Inverse frequencies that are not one per pair.
+    #[error("inv_freq has {given} elements, but {dims} rotary dimensions form {} pairs; give one for each", dims / 2)]
+    InvFreqCount {
+        /// Its elements.
+        given: usize,
+        /// Rotary dimensions.
+        dims: u32,
+    },
+    /// An inverse frequency whose angles are not finite.
+    #[error("inv_freq[{pair}] is {value}; every angle made of it must be finite")]
+    InvFreq {
+        /// The pair.
+        pair: usize,
+        /// The value.
+        value: f64,
+    },
+    /// Queries for an append that rotates nothing.
+    #[error("queries were given, but the append was made without rotary; give them to the attention as they are")]
+    QueriesNotRotated,
     /// A layer that the cache does not have.
     #[error("layer {layer} does not exist; the cache has {num_layers}")]
     Layer {
@@ -37,6 +108,18 @@ pub enum GpuError {
         layer: u32,
         /// Layers of the cache.
         num_layers: u32,
+    },
+    /// A block that is to be copied, but does not exist.
+    #[error("pairs[{index}].{field} is block {block}, but that pool has {num_blocks}; correct the pair")]
+    Block {
+        /// The pair.
+        index: usize,
+        /// The pool: `foreign` or `own`.
+        field: &'static str,
+        /// The block.
+        block: u32,
+        /// Blocks of that pool.
+        num_blocks: u32,
     },
     /// A buffer, a slice of a buffer or a pool of the wrong size.
     #[error("{argument} has {given} bytes, but {needed} are needed")]
@@ -90,7 +173,7 @@ pub enum GpuError {
         /// Whether the attention writes it.
         expected: bool,
     },
-    /// A plan, step or attention of a cache of another shape.
+    /// A plan, step, attention, appender or transfer of a cache of another shape.
     #[error("the {what} was made for another cache")]
     Foreign {
         /// What is foreign.
@@ -104,13 +187,13 @@ pub enum GpuError {
         /// Rounds the device completes.
         limit: u32,
     },
-    /// A plan with splits of another length than the kernels were compiled for.
-    #[error("the plan has splits of {given} tokens, but the cache uses {expected}; make plans with KvCache::new_plan")]
-    SplitTokens {
+    /// A plan that was cut in another way than the kernels were compiled for.
+    #[error("the plan was made with {given:?}, but the cache uses {expected:?}; make plans with KvCache::new_plan")]
+    Schedule {
         /// The plan's.
-        given: u32,
+        given: Schedule,
         /// The cache's.
-        expected: u32,
+        expected: Schedule,
     },
     /// A profile that asks for what the device cannot do.
     #[error("the profile's {field} is {value}; {limit}")]

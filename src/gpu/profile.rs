@@ -1,7 +1,9 @@
 //! What the kernels need to know of a device: the one place that chooses a kernel's form.
 
+use super::attention_shape::AttentionShape;
 use super::error::GpuError;
-use super::shape::Exchange;
+use super::shape::{Exchange, KvShape};
+use crate::plan::{MAX_TILE_TOKENS, Schedule};
 
 /// Invocations of a workgroup whose lanes meet in workgroup memory.
 const WORKGROUP_LANES: u32 = 64;
@@ -16,6 +18,19 @@ pub struct DeviceProfile {
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
     pub split_tokens: u32,
+    /// Query rows (tokens times heads of one KV head) that a workgroup may hold in registers, for heads of 128.
+    pub tile_rows: u32,
+    /// Tokens of the widest query tile: a power of two, up to [`MAX_TILE_TOKENS`]. Wide heads may get less.
+    pub tile_tokens: u32,
+    /// Queries of a sequence that make a chunk; see [`Schedule::chunk_queries`].
+    pub chunk_queries: u32,
+    /// Keys in one split of a chunk's rows.
+    pub chunk_split_tokens: u32,
+    /// Whether shared prefixes are served once; see [`Schedule::share_prefixes`].
+    pub share_prefixes: bool,
+    /// Work of one dispatch, in query rows times keys: more is dealt out to several, for systems end a dispatch that
+    /// takes too long. A workgroup's own work is never divided.
+    pub max_dispatch_work: u64,
     /// Loop rounds that one invocation may take, over all its loops. Mesa's lavapipe up to version 22 ends every loop,
     /// without a word, once an invocation has taken 65,535.
     pub max_loop_rounds: u32,
@@ -40,9 +55,20 @@ impl DeviceProfile {
     /// The profile of a device with these features and limits.
     pub fn new(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
         let software = info.device_type == wgpu::DeviceType::Cpu;
+        let exchange = exchange(info, features);
+        // Without subgroups a software driver's loops are not unrolled and
+        // would soon have too many rounds: there every token is served alone.
+        let one_by_one = software && matches!(exchange, Exchange::Workgroup { .. });
         Self {
-            exchange: exchange(info, features),
+            exchange,
+            tile_rows: 16,
+            tile_tokens: if one_by_one { 1 } else { MAX_TILE_TOKENS },
+            chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
+            chunk_split_tokens: Schedule::default().chunk_split_tokens,
+            share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
+            // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.
+            max_dispatch_work: if software { 1 << 25 } else { 1 << 30 },
             max_loop_rounds: if software { 65_535 } else { u32::MAX },
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
@@ -58,6 +84,18 @@ impl DeviceProfile {
             let limit = "it must be from 1 to 2^30";
             return Err(GpuError::Profile { field: "split_tokens", value: self.split_tokens.to_string(), limit });
         }
+        if !(1..=MAX_SPLIT_TOKENS).contains(&self.chunk_split_tokens) {
+            let (field, value) = ("chunk_split_tokens", self.chunk_split_tokens.to_string());
+            return Err(GpuError::Profile { field, value, limit: "it must be from 1 to 2^30" });
+        }
+        if !self.tile_tokens.is_power_of_two() || self.tile_tokens > MAX_TILE_TOKENS {
+            let limit = "it must be a power of two, up to 16";
+            return Err(GpuError::Profile { field: "tile_tokens", value: self.tile_tokens.to_string(), limit });
+        }
+        if !(1..=64).contains(&self.tile_rows) {
+            let limit = "it must be from 1 to 64";
+            return Err(GpuError::Profile { field: "tile_rows", value: self.tile_rows.to_string(), limit });
+        }
         let wrong = |limit| GpuError::Profile { field: "exchange", value: self.exchange.to_string(), limit };
         let lanes = self.exchange.lanes();
         let most = device.limits().max_compute_invocations_per_workgroup.min(256);
@@ -71,6 +109,18 @@ impl DeviceProfile {
         Ok(())
     }
 
+    /// How plans for a cache of this shape cut their work.
+    pub fn schedule(&self, kv: &KvShape) -> Schedule {
+        Schedule {
+            split_tokens: self.split_tokens,
+            tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.exchange, self.tile_rows)),
+            chunk_queries: self.chunk_queries,
+            chunk_split_tokens: self.chunk_split_tokens,
+            share_prefixes: self.share_prefixes,
+        }
+        .sane()
+    }
+
     /// Bytes for a buffer that grows: a power of two, or all that the device allows.
     pub(super) fn roomy_bytes(&self, bytes: u64) -> u64 {
         // A limit need not be a multiple of anything; a binding's size is.
@@ -81,6 +131,9 @@ impl DeviceProfile {
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
         self.exchange = Exchange::Workgroup { lanes: WORKGROUP_LANES };
+        if self.software {
+            (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);
+        }
         self
     }
 }

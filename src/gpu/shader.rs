@@ -2,26 +2,49 @@
 
 use std::fmt;
 
-use super::shape::{Constants, DecodeShape, Exchange, KvShape};
+use super::attention_shape::AttentionShape;
+use super::rotary::RotaryShape;
+use super::shape::{Constants, Exchange, KvShape};
+use super::transfer::{ForeignLayout, ForeignOrder};
 use super::unroll::{UnrollError, unroll};
-use crate::config::KvFormat;
+use super::variant::{IoFormat, Variant};
+use crate::formats::KvFormat;
 
-const STEP: &str = include_str!("../../shaders/common/step.wgsl");
+const GRID: &str = include_str!("../../shaders/common/grid.wgsl");
+const STEP: &str =
+    concat!(include_str!("../../shaders/common/grid.wgsl"), "\n", include_str!("../../shaders/common/step.wgsl"));
 const PAGING: &str = include_str!("../../shaders/common/paging.wgsl");
+const VISIBLE: &str = include_str!("../../shaders/common/visible.wgsl");
+const IO_F32: &str = include_str!("../../shaders/common/io_f32.wgsl");
+const IO_F16: &str = include_str!("../../shaders/common/io_f16.wgsl");
 const SOFTMAX: &str = include_str!("../../shaders/common/softmax.wgsl");
-const KV_F32: &str = include_str!("../../shaders/common/kv_f32.wgsl");
-const KV_F16: &str = include_str!("../../shaders/common/kv_f16.wgsl");
+const KV_STORE: &str = include_str!("../../shaders/common/kv_store.wgsl");
+const KV_SCALED_STORE: &str = include_str!("../../shaders/common/kv_scaled_store.wgsl");
+const SOURCE_PLAIN: &str = include_str!("../../shaders/common/source_plain.wgsl");
+const SOURCE_ROTARY: &str = include_str!("../../shaders/common/source_rotary.wgsl");
+const ROTARY: &str = include_str!("../../shaders/common/rotary.wgsl");
+const FOREIGN: &str = include_str!("../../shaders/common/foreign.wgsl");
 const EXCHANGE_SUBGROUP: &str = include_str!("../../shaders/common/exchange_subgroup.wgsl");
 const EXCHANGE_WORKGROUP: &str = include_str!("../../shaders/common/exchange_workgroup.wgsl");
 const KV_APPEND: &str = include_str!("../../shaders/kv_append.wgsl");
 const TABLE_UPDATE: &str = include_str!("../../shaders/table_update.wgsl");
-const PAGED_DECODE: &str = include_str!("../../shaders/paged_decode.wgsl");
+const PAGED_ATTENTION: &str = include_str!("../../shaders/paged_attention.wgsl");
+const POOL_IMPORT: &str = include_str!("../../shaders/pool_import.wgsl");
+const POOL_EXPORT: &str = include_str!("../../shaders/pool_export.wgsl");
 const MERGE_PARTIALS: &str = include_str!("../../shaders/merge_partials.wgsl");
+const ROTATE_QUERIES: &str = include_str!("../../shaders/rotate_queries.wgsl");
+const MERGE_STATES: &str = include_str!("../../shaders/merge_states.wgsl");
 
 /// Invocations in a workgroup of `kv_append.wgsl`; `tests/shaders.rs` compares the two.
 pub const APPEND_LANES: u32 = 64;
 /// Invocations in a workgroup of `table_update.wgsl`; `tests/shaders.rs` compares the two.
 pub const UPDATE_LANES: u32 = 64;
+/// Invocations in a workgroup of `pool_import.wgsl`; `tests/shaders.rs` compares the two.
+pub const IMPORT_LANES: u32 = 64;
+/// Invocations in a workgroup of `pool_export.wgsl`; `tests/shaders.rs` compares the two.
+pub const EXPORT_LANES: u32 = 64;
+/// Invocations in a workgroup of `rotate_queries.wgsl`; `tests/rotary.rs` compares the two.
+pub const ROTATE_LANES: u32 = 64;
 
 /// Who reads the text. The languages differ in what must stand in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,29 +63,68 @@ pub enum Kernel {
         /// The pool it writes.
         kv: KvShape,
     },
+    /// `shaders/kv_append.wgsl`, with rows in another type or K turned by its position.
+    FusedAppend {
+        /// The pool it writes.
+        kv: KvShape,
+        /// The type of the rows.
+        io_format: IoFormat,
+        /// How K is turned, if it is.
+        rotary: Option<RotaryShape>,
+    },
+    /// `shaders/rotate_queries.wgsl`
+    RotateQueries {
+        /// Elements of one head of K.
+        head_dim: u32,
+        /// The type of the queries.
+        io_format: IoFormat,
+        /// How they are turned.
+        rotary: RotaryShape,
+    },
+    /// `shaders/merge_states.wgsl`
+    MergeStates {
+        /// The type of the outputs.
+        io_format: IoFormat,
+    },
     /// `shaders/table_update.wgsl`
     TableUpdate,
-    /// `shaders/paged_decode.wgsl`
-    PagedDecode {
+    /// `shaders/pool_import.wgsl`
+    PoolImport {
+        /// The pool it writes: K's or V's, with that one's width in both places.
+        kv: KvShape,
+        /// The pool it reads.
+        foreign: ForeignLayout,
+    },
+    /// `shaders/pool_export.wgsl`
+    PoolExport {
+        /// The pool it reads, likewise.
+        kv: KvShape,
+        /// The pool it writes.
+        foreign: ForeignLayout,
+    },
+    /// `shaders/paged_attention.wgsl`
+    PagedAttention {
         /// The pool it reads.
         kv: KvShape,
         /// Whether the block is looked up for every key, or once per sequence: the contiguous twin.
         paged: bool,
         /// Query heads per KV head.
         group: u32,
+        /// Class of the query tiles: they have room for `2^class` tokens.
+        class: u32,
+        /// Query rows (tokens times heads) that a workgroup may hold in registers.
+        tile_rows: u32,
         /// How lanes hand values to each other.
         exchange: Exchange,
-        /// Keys in one split.
-        split_tokens: u32,
-        /// Whether the log-sum-exp is written.
-        write_lse: bool,
+        /// What is computed.
+        variant: Variant,
     },
     /// `shaders/merge_partials.wgsl`
     MergePartials {
-        /// Elements of one head.
-        head_dim: u32,
-        /// Whether the log-sum-exp is written.
-        write_lse: bool,
+        /// Elements of one head of V.
+        v_head_dim: u32,
+        /// What is computed.
+        variant: Variant,
     },
 }
 
@@ -70,16 +132,20 @@ impl Kernel {
     /// The name of the file in `shaders/`, without its ending; the label of everything made from it.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::KvAppend { .. } => "kv_append",
+            Self::KvAppend { .. } | Self::FusedAppend { .. } => "kv_append",
+            Self::RotateQueries { .. } => "rotate_queries",
+            Self::MergeStates { .. } => "merge_states",
             Self::TableUpdate => "table_update",
-            Self::PagedDecode { .. } => "paged_decode",
+            Self::PagedAttention { .. } => "paged_attention",
+            Self::PoolImport { .. } => "pool_import",
+            Self::PoolExport { .. } => "pool_export",
             Self::MergePartials { .. } => "merge_partials",
         }
     }
 
     /// Whether the device must offer [`wgpu::Features::SUBGROUP`].
     pub fn needs_subgroups(&self) -> bool {
-        matches!(self, Self::PagedDecode { exchange: Exchange::Subgroup { .. }, .. })
+        matches!(self, Self::PagedAttention { exchange: Exchange::Subgroup { .. }, .. })
     }
 
     /// The whole text: directives, constants, shared parts, kernel.
@@ -91,10 +157,12 @@ impl Kernel {
         let mut text = String::new();
         if self.needs_subgroups() && dialect == Dialect::Tint {
             text.push_str("enable subgroups;\n");
+            // Tokens are served again where `subgroupAny` says so, and a workgroup is one subgroup: all of it follows.
+            text.push_str("diagnostic(off, subgroup_uniformity);\n");
         }
         text.push_str(&constants.wgsl());
         for part in parts {
-            // The only marked loops are the decode kernel's; see DecodeShape::unrolled.
+            // The only marked loops are the attention kernel's; see AttentionShape::unrolled.
             let unrolled = self.needs_subgroups();
             text.push_str(&if unrolled { unroll(part, &constants)? } else { part.to_owned() });
         }
@@ -103,57 +171,100 @@ impl Kernel {
 
     fn parts(&self) -> (Constants, Vec<&'static str>) {
         match *self {
-            Self::KvAppend { kv } => (kv.constants(), vec![STEP, PAGING, format_part(kv.format), KV_APPEND]),
+            Self::KvAppend { kv } => append_parts(&kv, IoFormat::F32, None),
+            Self::FusedAppend { kv, io_format, rotary } => append_parts(&kv, io_format, rotary),
+            Self::RotateQueries { head_dim, io_format, rotary } => {
+                let mut constants = io_constants(io_format);
+                constants.set("HEAD_DIM", head_dim);
+                rotary.add_to(&mut constants);
+                let mut parts = vec![STEP, io_part(io_format)];
+                parts.extend(store_parts(io_format.kv_format()));
+                parts.extend([ROTARY, ROTATE_QUERIES]);
+                (constants, parts)
+            }
+            Self::MergeStates { io_format } => {
+                let mut parts = vec![GRID, io_part(io_format)];
+                parts.extend(store_parts(io_format.kv_format()));
+                parts.push(MERGE_STATES);
+                (io_constants(io_format), parts)
+            }
             Self::TableUpdate => (Constants::default(), vec![STEP, TABLE_UPDATE]),
-            Self::PagedDecode { kv, paged, group, exchange, split_tokens, write_lse } => {
+            Self::PoolImport { kv, foreign } => {
+                let mut parts = vec![GRID, PAGING, FOREIGN, load_part(foreign.element.format()), KV_STORE];
+                parts.extend(store_parts(kv.format));
+                parts.push(POOL_IMPORT);
+                (transfer_constants(&kv, foreign), parts)
+            }
+            Self::PoolExport { kv, foreign } => {
+                let mut parts = vec![GRID, PAGING, FOREIGN, load_part(kv.format)];
+                parts.extend(store_parts(foreign.element.format()));
+                parts.push(POOL_EXPORT);
+                (transfer_constants(&kv, foreign), parts)
+            }
+            Self::PagedAttention { kv, paged, group, class, tile_rows, exchange, variant } => {
                 let mut constants = kv.constants();
-                let shape = DecodeShape::new(&kv, group, exchange);
+                let shape = AttentionShape::new(&kv, group, class, exchange, tile_rows);
                 shape.add_to(&mut constants);
-                constants.set("SPLIT_TOKENS", split_tokens);
+                variant.add_to(&mut constants);
                 // Then one look at the table serves a whole tile.
-                let tile_in_block =
-                    split_tokens.is_multiple_of(shape.tile()) && kv.block_size.is_multiple_of(shape.tile());
+                let tile_in_block = kv.block_size.is_multiple_of(shape.key_tile());
                 constants.set_flag("TILE_IN_BLOCK", tile_in_block || !paged);
                 constants.set_flag("PAGED", paged);
-                constants.set_flag("WRITE_LSE", write_lse);
                 let exchange = match exchange {
                     Exchange::Subgroup { .. } => EXCHANGE_SUBGROUP,
                     Exchange::Workgroup { .. } => EXCHANGE_WORKGROUP,
                 };
-                (constants, vec![STEP, PAGING, SOFTMAX, format_part(kv.format), exchange, PAGED_DECODE])
+                let mut parts = vec![STEP, PAGING, VISIBLE, SOFTMAX, load_part(kv.format), exchange];
+                parts.extend(output_parts(variant.io_format));
+                parts.push(PAGED_ATTENTION);
+                (constants, parts)
             }
-            Self::MergePartials { head_dim, write_lse } => {
+            Self::MergePartials { v_head_dim, variant } => {
                 let mut constants = Constants::default();
-                constants.set("HEAD_DIM", head_dim);
-                constants.set_flag("WRITE_LSE", write_lse);
-                (constants, vec![STEP, SOFTMAX, MERGE_PARTIALS])
+                constants.set("V_HEAD_DIM", v_head_dim);
+                variant.add_to(&mut constants);
+                let mut parts = vec![STEP, VISIBLE, SOFTMAX];
+                parts.extend(output_parts(variant.io_format));
+                parts.push(MERGE_PARTIALS);
+                (constants, parts)
             }
         }
     }
 }
 
 impl fmt::Display for Kernel {
-    /// A readable key, as in labels and reports: `paged_decode f16 d128 b16 g4 subgroup8`.
+    /// A readable key, as in labels and reports: `paged_attention f16 d128 b16 g4 t1 subgroup8 causal`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
             Self::TableUpdate => Ok(()),
             Self::KvAppend { kv } => write!(f, " {kv}"),
-            Self::PagedDecode { kv, paged, group, exchange, split_tokens, write_lse } => {
+            Self::FusedAppend { kv, io_format, rotary } => {
+                write!(f, " {kv} {}-io", io_format.name())?;
+                rotary.map_or(Ok(()), |rotary| write!(f, " {rotary}"))
+            }
+            Self::RotateQueries { head_dim, io_format, rotary } => {
+                write!(f, " d{head_dim} {}-io {rotary}", io_format.name())
+            }
+            Self::MergeStates { io_format } => write!(f, " {}-io", io_format.name()),
+            Self::PoolImport { kv, foreign } => write!(f, " {kv} from {foreign}"),
+            Self::PoolExport { kv, foreign } => write!(f, " {kv} to {foreign}"),
+            Self::PagedAttention { kv, paged, group, class, exchange, variant, .. } => {
                 let mode = if *paged { "" } else { " contiguous" };
-                let lse = if *write_lse { " lse" } else { "" };
-                write!(f, " {kv} g{group} {exchange} split{split_tokens}{mode}{lse}")
+                write!(f, " {kv} g{group} t{} {exchange}{mode}{variant}", 1_u64 << (*class).min(63))
             }
-            Self::MergePartials { head_dim, write_lse } => {
-                write!(f, " d{head_dim}{}", if *write_lse { " lse" } else { "" })
-            }
+            Self::MergePartials { v_head_dim, variant } => write!(f, " d{v_head_dim}{variant}"),
         }
     }
 }
 
 impl fmt::Display for KvShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} d{} b{}", self.format, self.head_dim, self.block_size)
+        write!(f, "{} d{}", self.format, self.head_dim)?;
+        if self.v_head_dim != self.head_dim {
+            write!(f, "v{}", self.v_head_dim)?;
+        }
+        write!(f, " b{}", self.block_size)
     }
 }
 
@@ -166,9 +277,73 @@ impl fmt::Display for Exchange {
     }
 }
 
-fn format_part(format: KvFormat) -> &'static str {
+fn append_parts(kv: &KvShape, io_format: IoFormat, rotary: Option<RotaryShape>) -> (Constants, Vec<&'static str>) {
+    let mut constants = kv.constants();
+    constants.set("IO_PER_WORD", io_format.per_word());
+    let mut parts = vec![STEP, PAGING, KV_STORE];
+    parts.extend(store_parts(kv.format));
+    parts.push(io_part(io_format));
+    match rotary {
+        Some(rotary) => {
+            rotary.add_to(&mut constants);
+            parts.extend([ROTARY, SOURCE_ROTARY]);
+        }
+        None => parts.push(SOURCE_PLAIN),
+    }
+    parts.push(KV_APPEND);
+    (constants, parts)
+}
+
+/// For kernels that write words of the caller's.
+fn io_constants(io_format: IoFormat) -> Constants {
+    let mut constants = Constants::default();
+    constants.set("IO_PER_WORD", io_format.per_word());
+    constants.set("CODE_BITS", io_format.kv_format().code_bits());
+    constants
+}
+
+fn transfer_constants(kv: &KvShape, foreign: ForeignLayout) -> Constants {
+    let mut constants = kv.constants();
+    constants.set("FOREIGN_PER_WORD", foreign.element.per_word());
+    constants.set_flag("TOKEN_MAJOR", foreign.order == ForeignOrder::TokenMajor);
+    constants
+}
+
+/// `kv_load` of a format: a part of a data unit as numbers, before they are scaled.
+fn load_part(format: KvFormat) -> &'static str {
     match format {
-        KvFormat::F32 => KV_F32,
-        KvFormat::F16 => KV_F16,
+        KvFormat::F32 => include_str!("../../shaders/common/kv_f32.wgsl"),
+        KvFormat::F16 => include_str!("../../shaders/common/kv_f16.wgsl"),
+        KvFormat::Bf16 => include_str!("../../shaders/common/kv_bf16.wgsl"),
+        KvFormat::Int8 => include_str!("../../shaders/common/kv_int8.wgsl"),
+        KvFormat::Fp8 => include_str!("../../shaders/common/kv_fp8.wgsl"),
+        KvFormat::Int4 => include_str!("../../shaders/common/kv_int4.wgsl"),
+    }
+}
+
+/// `kv_code` of a format: the code of an element. In texts of their own, for kernels that read need none of it.
+fn store_parts(format: KvFormat) -> Vec<&'static str> {
+    match format {
+        KvFormat::F32 => vec![include_str!("../../shaders/common/kv_f32_store.wgsl")],
+        KvFormat::F16 => vec![include_str!("../../shaders/common/kv_f16_store.wgsl")],
+        KvFormat::Bf16 => vec![include_str!("../../shaders/common/kv_bf16_store.wgsl")],
+        KvFormat::Int8 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_int8_store.wgsl")],
+        KvFormat::Fp8 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_fp8_store.wgsl")],
+        KvFormat::Int4 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_int4_store.wgsl")],
+    }
+}
+
+/// [`io_part`], for a kernel that writes outputs.
+fn output_parts(format: IoFormat) -> Vec<&'static str> {
+    match format {
+        IoFormat::F32 => vec![IO_F32],
+        IoFormat::F16 => vec![IO_F16, include_str!("../../shaders/common/kv_f16_store.wgsl")],
+    }
+}
+
+fn io_part(format: IoFormat) -> &'static str {
+    match format {
+        IoFormat::F32 => IO_F32,
+        IoFormat::F16 => IO_F16,
     }
 }

@@ -5,10 +5,36 @@ fn layout(num_kv_heads: u32, head_dim: u32, format: KvFormat, num_blocks: u32) -
 }
 
 #[test]
-fn rows_are_padded_to_whole_units() {
-    let units = |head_dim, format| layout(1, head_dim, format, 1).row_units();
-    for (head_dim, f32, f16) in [(1, 1, 1), (4, 1, 1), (5, 2, 1), (8, 2, 1), (9, 3, 2), (80, 20, 10), (256, 64, 32)] {
-        assert_eq!((units(head_dim, KvFormat::F32), units(head_dim, KvFormat::F16)), (f32, f16), "{head_dim}");
+fn rows_are_padded_to_whole_units_k_and_v_each_to_its_own() {
+    for format in KvFormat::ALL {
+        let config = CacheConfig::new(3, 5, 80).with_v_head_dim(33).with_kv_format(format).with_num_blocks(2);
+        let layout = config.layout().unwrap();
+        let (k, v) = (format.row_units(80), format.row_units(33));
+        assert_eq!((layout.k_row_units(), layout.v_row_units()), (k, v), "{format}");
+        assert_eq!((layout.k_row_bytes(), layout.v_row_bytes()), (16 * u64::from(k), 16 * u64::from(v)));
+        assert_eq!(layout.bytes_per_token(), 3 * 5 * 16 * u64::from(k + v));
+        assert_eq!(layout.k_segment_bytes(5) + layout.v_segment_bytes(5), layout.layer_bytes());
+    }
+    // Without a width of its own, V has K's.
+    let layout = layout(1, 80, KvFormat::Int4, 1);
+    assert_eq!((layout.v_head_dim(), layout.k_row_units(), layout.v_row_units()), (80, 4, 4));
+}
+
+#[test]
+fn the_wider_of_k_and_v_decides_on_the_segments() {
+    // 16 and 64 bytes a row, 16 tokens, 1,000 blocks: 1,024,000 bytes a head.
+    for (k, v) in [(8, 32), (32, 8)] {
+        let config = CacheConfig::new(1, 4, k).with_v_head_dim(v).with_num_blocks(1000);
+        let layout = config.layout().unwrap();
+        assert_eq!(layout.k_segment_bytes(1).max(layout.v_segment_bytes(1)), 1_024_000);
+        let segments = layout.segments(2 * 1_024_000).unwrap();
+        assert_eq!((segments.count, segments.heads_per_segment, segments.bytes), (2, 2, 2_048_000));
+        let error = layout.segments(1_023_999).unwrap_err();
+        let limits = (1_024_000, 999);
+        assert!(
+            matches!(error, LayoutError::HeadTooLarge { head_bytes, max_blocks, .. } if (head_bytes, max_blocks) == limits),
+            "{error}"
+        );
     }
 }
 
@@ -16,19 +42,19 @@ fn rows_are_padded_to_whole_units() {
 fn every_row_of_a_segment_has_its_own_place_and_none_is_left_over() {
     // 5 blocks of 3 tokens, 4 heads, 9 half-precision elements: 2 units a row.
     let layout = CacheConfig::new(1, 4, 9).with_block_size(3).with_num_blocks(5).layout().unwrap();
-    let mut offsets = Vec::new();
+    let mut rows = Vec::new();
     for slot in 0..15 {
         for head in 0..4 {
             let (block, within) = (slot / 3, slot % 3);
-            let offset = layout.row_unit_offset(4, slot, head);
-            assert_eq!(offset, u64::from(((block * 4 + head) * 3 + within) * 2));
-            offsets.push(offset);
+            let row = layout.row_index(4, slot, head);
+            assert_eq!(row, u64::from((block * 4 + head) * 3 + within));
+            rows.push(row);
         }
     }
-    offsets.sort_unstable();
-    assert!(offsets.iter().copied().eq((0..60).map(|row| row * 2)));
-    assert_eq!(layout.segment_bytes(4), 60 * 2 * UNIT_BYTES);
-    assert_eq!(layout.total_bytes(), 2 * layout.segment_bytes(4));
+    rows.sort_unstable();
+    assert!(rows.into_iter().eq(0..60));
+    assert_eq!(layout.k_segment_bytes(4), 60 * 2 * UNIT_BYTES);
+    assert_eq!(layout.total_bytes(), 2 * layout.k_segment_bytes(4));
 }
 
 #[test]
@@ -55,7 +81,7 @@ fn offsets_do_not_wrap_where_32_bits_would() {
         for block in wraps.into_iter().flat_map(|wrap| [wrap - 1, wrap, wrap + 1]) {
             for (within, head) in [(0, 0), (15, 7)] {
                 let slot = layout.slot(BlockId::new(block as u32).unwrap(), within);
-                let elements = layout.row_unit_offset(8, slot, head) * UNIT_BYTES / 4;
+                let elements = layout.row_index(8, slot, head) * layout.k_row_bytes() / 4;
                 let row = u64::from(head) * 16 + u64::from(within);
                 assert_eq!(elements, block * elements_per_block + row * u64::from(layout.head_dim()));
             }
@@ -75,7 +101,7 @@ fn a_pool_that_crosses_4_gib_is_cut_however_large_bindings_are() {
             let layout = layout(8, head_dim, format, num_blocks);
             let segments = layout.segments(u64::MAX).unwrap();
             assert_eq!((segments.count, segments.heads_per_segment), (2, 4));
-            let last = layout.row_unit_offset(4, num_blocks * 16 - 1, 3) + u64::from(layout.row_units()) - 1;
+            let last = (layout.row_index(4, num_blocks * 16 - 1, 3) + 1) * u64::from(layout.k_row_units()) - 1;
             assert_eq!((last + 1) * UNIT_BYTES, segments.bytes);
             assert!(last < 1 << 28);
         }
@@ -116,8 +142,12 @@ fn a_head_that_fits_no_binding_is_an_error_with_the_way_out() {
 }
 
 #[test]
-fn offsets_of_absurd_arguments_saturate() {
+fn rows_of_absurd_arguments_do_not_wrap() {
     let layout = layout(1, 256, KvFormat::F32, 1);
-    assert_eq!(layout.row_unit_offset(u32::MAX, u32::MAX, u32::MAX).checked_add(1), None);
-    assert_eq!(layout.segment_bytes(u32::MAX), 16 * 1024 * u64::from(u32::MAX));
+    let wide = u64::from(u32::MAX);
+    assert_eq!(layout.row_index(u32::MAX, u32::MAX, u32::MAX), (wide / 16 * wide + wide) * 16 + 15);
+    assert_eq!(layout.k_segment_bytes(u32::MAX), 16 * 1024 * wide);
+    let huge = CacheConfig::new(1, 1, 1).with_num_blocks(1).with_paged(false).with_max_seq_len(1 << 30);
+    let huge = huge.with_num_blocks(1 << 27).layout().unwrap();
+    assert_eq!(huge.row_index(u32::MAX, u32::MAX, u32::MAX), (3 * wide + wide) * (1 << 30) + (1 << 30) - 1);
 }

@@ -1,18 +1,29 @@
-//! One step, worked out on the host: which rows there are, where their tables lie and how the work is split.
+//! One step, worked out on the host: which queries there are, where their tables lie and how the work is cut.
 //!
-//! A **row** is one query token. Decoding, prefill, a chunk of a prefill and any mix of them are just rows: query `i`
-//! of the `n` that a sequence of length `L` brings sees its first `L - n + i + 1` keys. The lengths count the tokens of
-//! this step. A plan is made once per step and serves all layers.
+//! A **row** is one query token. Query `i` of the `n` that a sequence of length `L` brings stands at position
+//! `L - n + i`; the lengths count the tokens of this step. Rows that read the same blocks are gathered into **query
+//! tiles**: one for a decoding sequence, several for a prompt, and one for many sequences where they share their first
+//! blocks. Long runs of keys are cut into **splits**, whose results are merged. A plan is made once per step and serves
+//! all layers.
 
+mod append;
 mod dispatch;
 mod raw;
+mod schedule;
+mod sharing;
+mod tables;
+mod tiling;
 mod words;
 
+pub use append::Append;
 pub use dispatch::workgroups;
 pub use raw::RawTables;
 pub(crate) use raw::slot_at;
-pub use words::{Row, StepHeader, TableUpdate};
+pub use schedule::Schedule;
+pub use tables::Tables;
+pub use words::{MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
+use self::tiling::{Span, Tiling};
 use crate::error::PlanError;
 use crate::layout::KvLayout;
 
@@ -20,12 +31,15 @@ use crate::layout::KvLayout;
 /// below 2^32 turns a wild count into an error before memory is asked for.
 pub const MAX_ROWS: u32 = 1 << 24;
 
-/// Words of [`StepHeader`]; the rows follow at once.
-const HEADER_WORDS: u32 = (size_of::<StepHeader>() / 4) as u32;
-const ROW_WORDS: u32 = (size_of::<Row>() / 4) as u32;
+/// Words of [`StepHeader`] and of the classes of query tiles; the positions follow at once.
+const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<TileClass>()) / 4) as u32;
+const TILE_WORDS: u32 = (size_of::<QueryTile>() / 4) as u32;
+const MERGE_WORDS: u32 = (size_of::<Merge>() / 4) as u32;
 const UPDATE_WORDS: u32 = (size_of::<TableUpdate>() / 4) as u32;
+/// Words of a row at most: its position and slot, its own and a shared tile with a member each, its merge.
+const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
 
-/// Where the block tables are to which the rows of a step point.
+/// Where the block tables are to which the query tiles of a step point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TableSource {
     /// In a buffer that stays on the device; the step only brings the entries that changed.
@@ -49,37 +63,31 @@ pub(crate) struct Ticket {
 /// [`plan_tables`](Self::plan_tables).
 #[derive(Clone, Debug)]
 pub struct StepPlan {
-    split_tokens: u32,
-    rows: Vec<Row>,
+    schedule: Schedule,
+    /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
+    positions: Vec<i32>,
     slots: Vec<u32>,
     updates: Vec<TableUpdate>,
     /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
     tables: Vec<u32>,
     source: TableSource,
-    num_splits: u32,
-    num_partials: u32,
-    max_splits_per_row: u32,
+    tiling: Tiling,
     /// The cache it was filled for.
     layout: Option<KvLayout>,
     ticket: Option<Ticket>,
 }
 
 impl StepPlan {
-    /// An empty plan that splits the keys of a row into pieces of `split_tokens`; 0 is taken as 1.
-    ///
-    /// The length of a piece is fixed so that a row's sums are grouped by its own length only: its result does not
-    /// depend on what else is in the batch.
-    pub fn new(split_tokens: u32) -> Self {
+    /// An empty plan that cuts its work as `schedule` says; numbers out of range are brought into it.
+    pub fn new(schedule: Schedule) -> Self {
         Self {
-            split_tokens: split_tokens.max(1),
-            rows: Vec::new(),
+            schedule: schedule.sane(),
+            positions: Vec::new(),
             slots: Vec::new(),
             updates: Vec::new(),
             tables: Vec::new(),
             source: TableSource::Resident,
-            num_splits: 0,
-            num_partials: 0,
-            max_splits_per_row: 0,
+            tiling: Tiling::default(),
             layout: None,
             ticket: None,
         }
@@ -90,26 +98,24 @@ impl StepPlan {
     /// Clearing the plan of an open step does not roll the step back; see
     /// [`CacheManager::abandon`](crate::blocks::CacheManager::abandon).
     pub fn clear(&mut self) {
-        self.rows.clear();
+        self.positions.clear();
         self.slots.clear();
         self.updates.clear();
         self.tables.clear();
         self.source = TableSource::Resident;
-        self.num_splits = 0;
-        self.num_partials = 0;
-        self.max_splits_per_row = 0;
+        self.tiling.clear();
         self.layout = None;
         self.ticket = None;
     }
 
-    /// Tokens in one split.
-    pub fn split_tokens(&self) -> u32 {
-        self.split_tokens
+    /// How the work is cut.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
     }
 
     /// Rows: query tokens of this step.
     pub fn num_rows(&self) -> u32 {
-        self.rows.len() as u32
+        self.positions.len() as u32
     }
 
     /// Tokens to append, padding included; one K and one V row are expected for each.
@@ -117,29 +123,55 @@ impl StepPlan {
         self.slots.len() as u32
     }
 
-    /// Splits of all rows together; a row without keys has one as well, which writes its zeros.
-    pub fn num_splits(&self) -> u32 {
-        self.num_splits
+    /// The position of every query token in its sequence, sequence after sequence; negative for queries from before the
+    /// first token.
+    pub fn positions(&self) -> &[i32] {
+        &self.positions
     }
 
-    /// Splits of the rows that have more than one: partial results to be merged.
-    pub fn num_partials(&self) -> u32 {
-        self.num_partials
+    /// The query tiles of class `class`, which have room for `2^class` tokens; none beyond [`TILE_CLASSES`].
+    pub fn tiles(&self, class: usize) -> &[QueryTile] {
+        self.tiling.tiles.get(class).map_or(&[], Vec::as_slice)
     }
 
-    /// Splits of the longest row; 0 if there are no rows.
+    /// Work items of a class: the splits of its tiles. A sequence without keys has one as well, which writes its zeros.
+    pub fn num_items(&self, class: usize) -> u32 {
+        self.tiling.items.get(class).copied().unwrap_or(0)
+    }
+
+    /// The most work items of a tile of a class.
+    pub(crate) fn max_tile_items(&self, class: usize) -> u32 {
+        self.tiling.max_tile_items.get(class).copied().unwrap_or(0)
+    }
+
+    /// Whether a class has tiles that serve several sequences.
+    pub(crate) fn has_shared_tiles(&self, class: usize) -> bool {
+        self.tiling.shared.get(class).copied().unwrap_or(false)
+    }
+
+    /// The most keys of a work item of a class.
+    pub(crate) fn max_item_keys(&self, class: usize) -> u32 {
+        self.tiling.max_item_keys.get(class).copied().unwrap_or(0)
+    }
+
+    /// The rows of all query tiles; see [`QueryTile::first_member`].
+    pub fn members(&self) -> &[u32] {
+        &self.tiling.members
+    }
+
+    /// The rows whose results are merged from records.
+    pub fn merges(&self) -> &[Merge] {
+        &self.tiling.merges
+    }
+
+    /// Records: partial results, one per row and split of the query tiles that leave them.
+    pub fn num_records(&self) -> u32 {
+        self.tiling.num_records
+    }
+
+    /// Splits of the longest row that is merged; 0 if none is.
     pub fn max_splits_per_row(&self) -> u32 {
-        self.max_splits_per_row
-    }
-
-    /// Whether any row has to be merged.
-    pub fn has_split_rows(&self) -> bool {
-        self.num_partials > 0
-    }
-
-    /// One entry per query token, sequence after sequence.
-    pub fn rows(&self) -> &[Row] {
-        &self.rows
+        self.tiling.max_splits
     }
 
     /// The slot of every token to append, in the order of its K and V rows;
@@ -153,45 +185,71 @@ impl StepPlan {
         &self.updates
     }
 
-    /// The tables that travel with the step; [`Row::table_base`] counts from the start of the encoded words instead.
+    /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.
     pub fn inline_tables(&self) -> &[u32] {
         &self.tables
     }
 
-    /// Where [`Row::table_base`] points.
+    /// Where [`QueryTile::table_base`] points.
     pub fn table_source(&self) -> TableSource {
         self.source
     }
 
     /// Sizes and offsets of the encoded step.
     pub fn header(&self) -> StepHeader {
-        // `check_words` has seen that every offset fits.
-        let slots_base = HEADER_WORDS + ROW_WORDS * self.num_rows();
+        // `prepare` has seen that every offset fits.
+        let slots_base = HEADER_WORDS + self.num_rows();
+        let updates_base = slots_base + self.num_tokens();
+        let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
         StepHeader {
             num_rows: self.num_rows(),
             num_slots: self.num_tokens(),
             num_updates: self.updates.len() as u32,
-            num_splits: self.num_splits,
-            split_tokens: self.split_tokens,
-            rows_base: HEADER_WORDS,
+            num_merges: self.tiling.merges.len() as u32,
+            positions_base: HEADER_WORDS,
+            members_base: merges_base + MERGE_WORDS * self.tiling.merges.len() as u32,
+            merges_base,
             slots_base,
-            updates_base: slots_base + self.num_tokens(),
+            updates_base,
         }
     }
 
-    /// Replaces `out` by the words for the device: header, rows, slots, updates, inline tables.
+    /// The classes of query tiles, with their offsets in the encoded step.
+    pub fn classes(&self) -> [TileClass; TILE_CLASSES] {
+        let mut tiles_base = self.tiles_base();
+        std::array::from_fn(|class| {
+            let num_tiles = self.tiling.tiles[class].len() as u32;
+            let base = tiles_base;
+            tiles_base += TILE_WORDS * num_tiles;
+            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.items[class] }
+        })
+    }
+
+    fn tiles_base(&self) -> u32 {
+        tables_base(self.positions.len() as u64, self.slots.len() as u64, self.updates.len() as u64)
+            + self.tables.len() as u32
+    }
+
+    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, inline tables, query
+    /// tiles, merges, members.
     pub fn encode(&self, out: &mut Vec<u32>) {
         out.clear();
         out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
-        out.extend_from_slice(bytemuck::cast_slice(&self.rows));
+        out.extend_from_slice(bytemuck::cast_slice(&self.classes()));
+        out.extend_from_slice(bytemuck::cast_slice(&self.positions));
         out.extend_from_slice(&self.slots);
         out.extend_from_slice(bytemuck::cast_slice(&self.updates));
         out.extend_from_slice(&self.tables);
+        for tiles in &self.tiling.tiles {
+            out.extend_from_slice(bytemuck::cast_slice(tiles));
+        }
+        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.merges));
+        out.extend_from_slice(&self.tiling.members);
     }
 
     /// Bytes that [`encode`](Self::encode) writes: what a step sends to the device, for all layers together.
     pub fn upload_bytes(&self) -> u64 {
-        4 * words(self.rows.len() as u64, self.slots.len() as u64, self.updates.len() as u64, self.tables.len() as u64)
+        4 * (u64::from(self.header().members_base) + self.tiling.members.len() as u64)
     }
 
     /// Whether the plan may be used with a cache of this layout: it was filled for one, or is empty.
@@ -208,7 +266,10 @@ impl StepPlan {
         updates: u64,
         tables: u64,
     ) -> Result<(), PlanError> {
-        let words = words(rows, slots, updates, tables);
+        let mut words = u64::from(HEADER_WORDS);
+        for (count, size) in [(rows, MOST_ROW_WORDS), (slots, 1), (updates, UPDATE_WORDS), (tables, 1)] {
+            words = words.saturating_add(count.saturating_mul(size.into()));
+        }
         for (what, value, limit) in [("rows", rows, MAX_ROWS), ("words", words, u32::MAX)] {
             let limit = u64::from(limit);
             if value > limit {
@@ -216,11 +277,12 @@ impl StepPlan {
             }
         }
         // Every count is below 2^32, for the words are.
-        self.rows
+        self.positions
             .try_reserve(rows as usize)
             .and_then(|()| self.slots.try_reserve(slots as usize))
             .and_then(|()| self.updates.try_reserve(updates as usize))
             .and_then(|()| self.tables.try_reserve(tables as usize))
+            .and_then(|()| self.tiling.try_reserve(rows as usize))
             .map_err(|_| PlanError::HostMemory { rows })?;
         self.layout = Some(layout.clone());
         Ok(())
@@ -228,23 +290,26 @@ impl StepPlan {
 
     /// Adds the rows of the last `queries` tokens of a sequence of `seq_len`.
     pub(crate) fn push_rows(&mut self, table_base: u32, seq_len: u32, queries: u32) -> Result<(), PlanError> {
-        for query in 0..queries {
-            // Keys up to and including the query's own; queries from before the first token have none.
-            let kv_len = (u64::from(seq_len) + u64::from(query) + 1).saturating_sub(queries.into()) as u32;
-            let splits = kv_len.div_ceil(self.split_tokens).max(1);
-            self.rows.push(Row { kv_len, table_base, split_start: self.num_splits, partial_start: self.num_partials });
-            self.num_splits = self.num_splits.checked_add(splits).ok_or_else(|| PlanError::TooLarge {
-                what: "splits",
-                value: u64::from(self.num_splits) + u64::from(splits),
-                limit: u32::MAX.into(),
-            })?;
-            if splits > 1 {
-                // Never more than all splits.
-                self.num_partials += splits;
-            }
-            self.max_splits_per_row = self.max_splits_per_row.max(splits);
-        }
+        let span = Span { first_row: self.num_rows(), queries, seq_len, table_base, shared: Default::default() };
+        self.tiling.push(&self.schedule, span)?;
+        // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
+        let first = seq_len as i32 - queries as i32;
+        self.positions.extend(first..first + queries as i32);
         Ok(())
+    }
+
+    /// Lays out the query tiles, once all rows are in. `tables` holds the block tables; `origin` is the
+    /// [`QueryTile::table_base`] of its first element.
+    pub(crate) fn finish(&mut self, block_size: u32, tables: &[u32], origin: u32) {
+        let table = |base: u32, blocks: u32| &tables[(base - origin) as usize..][..blocks as usize];
+        self.tiling.build(&self.schedule, block_size, table);
+    }
+
+    /// [`finish`](Self::finish) with the tables that travel with the step.
+    pub(crate) fn finish_inline(&mut self, block_size: u32, origin: u32) {
+        let tables = std::mem::take(&mut self.tables);
+        self.finish(block_size, &tables, origin);
+        self.tables = tables;
     }
 
     pub(crate) fn push_slot(&mut self, slot: u32) {
@@ -264,10 +329,11 @@ impl StepPlan {
     }
 }
 
-fn words(rows: u64, slots: u64, updates: u64, tables: u64) -> u64 {
-    let mut words = u64::from(HEADER_WORDS);
-    for (count, size) in [(rows, ROW_WORDS), (slots, 1), (updates, UPDATE_WORDS), (tables, 1)] {
-        words = words.saturating_add(count.saturating_mul(size.into()));
-    }
-    words
+/// Offset of the inline tables in the encoded step.
+pub(crate) fn tables_base(rows: u64, slots: u64, updates: u64) -> u32 {
+    // `prepare` has seen that it fits.
+    (u64::from(HEADER_WORDS) + rows + slots + updates * u64::from(UPDATE_WORDS)) as u32
 }
+
+#[cfg(test)]
+mod tests;

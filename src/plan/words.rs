@@ -2,19 +2,12 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// One query token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub struct Row {
-    /// Keys that the query sees: its own and those before it. 0 gives zeros.
-    pub kv_len: u32,
-    /// Where the block table of its sequence starts: an element of the resident table, or a word of the encoded step.
-    pub table_base: u32,
-    /// Splits of the rows before it.
-    pub split_start: u32,
-    /// Splits of those rows before it that have more than one.
-    pub partial_start: u32,
-}
+/// Classes of query tiles: class `c` has room for `2^c` tokens.
+pub const TILE_CLASSES: usize = 5;
+/// The tokens of the widest query tile.
+pub const MAX_TILE_TOKENS: u32 = 1 << (TILE_CLASSES - 1);
+/// In [`QueryTile::record_start`]: the tile leaves no records, for the result of its one split is that of its rows.
+pub const NO_RECORD: u32 = u32::MAX;
 
 /// What an encoded step begins with; offsets count words from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -26,16 +19,75 @@ pub struct StepHeader {
     pub num_slots: u32,
     /// Changed entries of the resident table.
     pub num_updates: u32,
-    /// Splits of all rows.
-    pub num_splits: u32,
-    /// Tokens in one split.
-    pub split_tokens: u32,
-    /// Offset of the [`Row`]s.
-    pub rows_base: u32,
+    /// Rows that are merged from records.
+    pub num_merges: u32,
+    /// Offset of the positions, `[num_rows]` i32.
+    pub positions_base: u32,
+    /// Offset of the members of the query tiles.
+    pub members_base: u32,
+    /// Offset of the [`Merge`]s.
+    pub merges_base: u32,
     /// Offset of the slots.
     pub slots_base: u32,
     /// Offset of the [`TableUpdate`]s; inline tables follow behind them.
     pub updates_base: u32,
+}
+
+/// The query tiles of one class; [`TILE_CLASSES`] of them stand behind the header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct TileClass {
+    /// Offset of the [`QueryTile`]s.
+    pub tiles_base: u32,
+    /// Query tiles.
+    pub num_tiles: u32,
+    /// Work items: splits of these tiles.
+    pub num_items: u32,
+}
+
+/// Query tokens that are served together, because they read the same blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct QueryTile {
+    /// Its first member: an element of the list of members, which are rows.
+    pub first_member: u32,
+    /// Members, at least one.
+    pub num_members: u32,
+    /// Where their block table starts: an element of the resident table, or a word of the encoded step.
+    pub table_base: u32,
+    /// First key that the tile serves.
+    pub key_begin: u32,
+    /// End of these keys; what a member may not see is left out when it is served.
+    pub key_end: u32,
+    /// Keys of one work item; items begin at multiples of it.
+    pub split_tokens: u32,
+    /// Work items of the tiles before it, in its class.
+    pub item_start: u32,
+    /// First of its records, one per split and member; or [`NO_RECORD`].
+    pub record_start: u32,
+}
+
+/// A row whose result is merged from records: those of a tile that served its first splits for several sequences, and
+/// those of its own tile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Merge {
+    /// The row.
+    pub row: u32,
+    /// Keys of its sequence.
+    pub kv_len: u32,
+    /// Splits that the shared tile served, from the first on.
+    pub shared_splits: u32,
+    /// The row's record of the first split.
+    pub shared_record: u32,
+    /// Records from there to the one of the next split.
+    pub shared_stride: u32,
+    /// The row's record of the first split that its own tile served.
+    pub own_record: u32,
+    /// Records from there to the one of the next split.
+    pub own_stride: u32,
+    /// Keys of a split.
+    pub split_tokens: u32,
 }
 
 /// An entry of the resident table that changed.

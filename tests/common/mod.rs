@@ -1,10 +1,14 @@
 //! What the test binaries share: a device or a reason to skip, the forms of the kernels, and closed-form scenes.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod batches;
 pub mod rig;
 
+use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{DeviceProfile, Exchange, KvCache};
 use wgpu_paged_attention::harness::{Fault, Gpu, GpuOptions, OpenError, Outcome, Scene, SceneSpec};
+use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::wgpu;
 
 /// Set to 1 where a missing adapter is a fault of the machine, as in CI.
@@ -40,8 +44,15 @@ pub fn gpu_with(options: &GpuOptions) -> Option<Gpu> {
 }
 
 /// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing.
+///
+/// A software driver takes up to a minute to compile the widest query tiles. There these have four tokens, and nothing but
+/// their width is another; `tests/tiles.rs` has the widest.
 pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
-    let own = DeviceProfile::of(&gpu.device);
+    let mut own = DeviceProfile::of(&gpu.device);
+    if own.software {
+        own.tile_tokens = own.tile_tokens.min(4);
+        own.tile_rows = 8;
+    }
     let plain = own.clone().without_subgroups();
     if own == plain { vec![own] } else { vec![own, plain] }
 }
@@ -68,12 +79,17 @@ pub fn check(gpu: &Gpu, profile: &DeviceProfile, spec: &SceneSpec, seed: u64) {
     }
 }
 
-/// Runs a scene with a planted fault; the oracle must notice.
+/// Runs a scene with planted faults; the oracle must notice each, and have had nothing to say without them.
 #[track_caller]
-pub fn check_fault(gpu: &Gpu, profile: &DeviceProfile, scene: &Scene, fault: Fault) {
-    let at = || format!("{} with {fault:?}", describe(profile, &scene.spec));
-    let outcome = scene.run(gpu, profile, Some(fault)).unwrap_or_else(|error| panic!("{}: {error}", at()));
-    assert!(scene.judge(&outcome).is_err(), "{}: the oracle noticed nothing", at());
+pub fn check_faults(gpu: &Gpu, profile: &DeviceProfile, scene: &Scene, faults: &[Fault]) {
+    let at = || describe(profile, &scene.spec);
+    if let Err(verdict) = scene.judge(&run(gpu, profile, scene)) {
+        panic!("{}: {verdict}", at());
+    }
+    for &fault in faults {
+        let outcome = scene.run(gpu, profile, Some(fault)).unwrap_or_else(|error| panic!("{}: {error}", at()));
+        assert!(scene.judge(&outcome).is_err(), "{}: the oracle noticed nothing of {fault:?}", at());
+    }
 }
 
 fn describe(profile: &DeviceProfile, spec: &SceneSpec) -> String {
@@ -123,6 +139,48 @@ pub fn fill_pools(gpu: &Gpu, cache: &KvCache, word: u32) {
             }
         }
     }
+}
+
+/// Appends rows to layer 0 through a slot mapping.
+pub fn append(gpu: &Gpu, cache: &KvCache, slots: &[i64], k: &[f32], v: &[f32]) -> Result<(), String> {
+    let cu = [0, slots.len() as u32];
+    let mut plan = cache.new_plan();
+    let tables = RawTables {
+        tables: Tables::Dense { block_table: &[0], max_blocks: 1, seq_lens: &[0] },
+        cu_seqlens_q: Some(&cu),
+        append: Append::Slots(slots),
+    };
+    plan.plan_tables(cache.layout(), &tables).map_err(|error| error.to_string())?;
+    let (k, v) = (gpu.storage("k", k), gpu.storage("v", v));
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).map_err(|error| error.to_string())?;
+    let appended = {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        cache.append(&mut pass, &step, 0, k.slice(..), v.slice(..)).map_err(|error| error.to_string())
+    };
+    gpu.submit(encoder);
+    appended
+}
+
+/// What the pools of a layer of one segment hold after `k` and `v` were written to `slots`, by the written layout.
+pub fn pool_model(layout: &KvLayout, slots: &[i64], k: &[f32], v: &[f32], blank: u32) -> Vec<u32> {
+    let heads = layout.num_kv_heads();
+    let mut pools = Vec::new();
+    for (source, dim, bytes, units) in [
+        (k, layout.head_dim(), layout.k_segment_bytes(heads), layout.k_row_units()),
+        (v, layout.v_head_dim(), layout.v_segment_bytes(heads), layout.v_row_units()),
+    ] {
+        let (dim, row_words) = (dim as usize, 4 * units as usize);
+        let mut pool = vec![blank; (bytes / 4) as usize];
+        for (row, &slot) in source.chunks(heads as usize * dim).zip(slots).filter(|(_, slot)| **slot >= 0) {
+            for (head, row) in (0..heads).zip(row.chunks(dim)) {
+                let at = layout.row_index(heads, slot as u32, head) as usize * row_words;
+                encode_row(layout.kv_format(), row, &mut pool[at..][..row_words]).unwrap();
+            }
+        }
+        pools.extend(pool);
+    }
+    pools
 }
 
 /// Whether the device is Mesa's software one.

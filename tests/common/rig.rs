@@ -4,11 +4,12 @@
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::formats::round_rows;
 use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache, Step};
 use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::plan::StepPlan;
-use wgpu_paged_attention::reference::{Heads, attend, round_to_f16};
+use wgpu_paged_attention::reference::{Heads, QueryRow, Scoring, attend};
 use wgpu_paged_attention::wgpu;
 
 /// A sequence with the number that its data is drawn from.
@@ -58,6 +59,13 @@ impl Rig {
         let plan = cache.new_plan();
         let manager = CacheManager::new(&layout).unwrap();
         Self { gpu: gpu.clone(), cache, manager, attention, plan, num_q_heads }
+    }
+
+    /// Starts anew with the same kernels: no sequences, and NaN in the pools.
+    pub fn reset(&mut self) {
+        super::fill_pools(&self.gpu, &self.cache, u32::MAX);
+        self.manager = CacheManager::new(self.cache.layout()).unwrap();
+        self.plan = self.cache.new_plan();
     }
 
     pub fn talk(&mut self, tag: u64) -> Talk {
@@ -144,31 +152,25 @@ impl Rig {
         let stored = |part| -> Vec<Vec<f32>> {
             let rows = (0..=position).map(|at| {
                 let mut row = data(part, talk.tag, at, self.kv_row());
-                if layout.kv_format() == KvFormat::F16 {
-                    round_to_f16(&mut row);
-                }
+                round_rows(layout.kv_format(), layout.head_dim() as usize, &mut row);
                 row
             });
             rows.collect()
         };
         let (k, v) = (stored(Part::K), stored(Part::V));
         let dim = layout.head_dim() as usize;
-        let heads = Heads {
-            num_q_heads: self.num_q_heads as usize,
-            num_kv_heads: layout.num_kv_heads() as usize,
-            head_dim: dim,
-        };
+        let heads = Heads::new(self.num_q_heads as usize, layout.num_kv_heads() as usize, dim);
         let q = data(Part::Q, talk.tag, position, self.q_row());
-        let scale = 1.0 / (dim as f64).sqrt();
+        let scoring = Scoring::new(1.0 / (dim as f64).sqrt());
         let row = |rows: &'_ [Vec<f32>], at: usize, head: usize| -> std::ops::Range<usize> {
             assert!(rows[at].len() >= (head + 1) * dim);
             head * dim..(head + 1) * dim
         };
         attend(
             &heads,
-            scale,
+            &scoring,
             &q,
-            position as usize + 1,
+            QueryRow::newest(position as usize + 1),
             |at, head| &k[at][row(&k, at, head)],
             |at, head| &v[at][row(&v, at, head)],
         )

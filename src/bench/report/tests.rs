@@ -31,6 +31,9 @@ fn result(mode: Mode, samples_us: &[f64]) -> CaseResult {
         batch: 8,
         context: 2048,
         tokens: 16_384,
+        queries: 8,
+        variant: "plain".into(),
+        shared_prefix: 0,
         mode,
         workload: "uniform".into(),
         input_hash: "0123456789abcdef".into(),
@@ -44,6 +47,9 @@ fn result(mode: Mode, samples_us: &[f64]) -> CaseResult {
         bytes: 67_371_008,
         gb_s: 4.346,
         fraction_of_read: Some(0.5113),
+        flops: 268_435_456,
+        gflop_s: Some(17.318),
+        fraction_of_fma: None,
         max_abs_error: 3.2e-6,
     }
 }
@@ -64,21 +70,24 @@ fn the_json_has_the_published_names() {
             "op": "decode", "model": "llama-3-8b", "kv_dtype": "f16", "block_size": 16, "batch": 8, "context": 2048,
             "workload": "uniform", "paged_over_contiguous": 1.0, "samples": 3,
         }],
+        "figures": [],
         "failures": [],
     });
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&json[name], value, "{name}");
     }
-    assert_eq!(json.as_object().unwrap().len(), 8);
+    assert_eq!(json.as_object().unwrap().len(), 9);
     assert_eq!(
         json["results"][0],
         json!({
             "op": "decode", "model": "llama-3-8b", "num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128,
             "kv_dtype": "f16", "block_size": 16, "batch": 8, "context": 2048, "tokens": 16384, "mode": "paged",
+            "queries": 8, "variant": "plain", "shared_prefix": 0,
             "workload": "uniform", "input_hash": "0123456789abcdef", "timing": "gpu",
             "samples_us": [15000.0, 16000.0, 15500.0], "median_us": 15500.0, "p25_us": 15250.0, "p75_us": 15750.0,
             "wall_median_us": 15900.0, "cold_us": null, "bytes": 67371008, "gb_s": 4.346,
             "fraction_of_read": 0.5113, "max_abs_error": 3.2e-6,
+            "flops": 268435456, "gflop_s": 17.318, "fraction_of_fma": null,
         })
     );
     assert_eq!(json["results"][1]["mode"], "contiguous");
@@ -153,17 +162,66 @@ fn the_text_shows_device_cases_and_failures() {
     for (mode, expected) in [
         (
             " paged ",
-            "decode llama-3-8b f16, blocks of 16 8 × 2048 paged 15.5 ms 15.2 ms–15.8 ms 516 4.35 51.1 1.000 3.2e-6",
+            "decode llama-3-8b f16, blocks of 16 8 × 2048 paged 15.5 ms 15.2 ms–15.8 ms 516 4.35 GB/s 51.1 1.000 3.2e-6",
         ),
         (
             " contiguous ",
-            "decode llama-3-8b f16 8 × ≤2048 azure-conv contiguous 15.5 ms wall 15.2 ms–15.8 ms 516 4.35 – – 3.2e-6",
+            "decode llama-3-8b f16 8 × ≤2048 azure-conv contiguous 15.5 ms wall 15.2 ms–15.8 ms 516 4.35 GB/s – – 3.2e-6",
         ),
     ] {
         let row = lines.iter().find(|line| line.contains(mode) && line.contains("decode")).unwrap();
         assert_eq!(row.split([' ', '|']).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "), expected);
     }
     assert!(text.ends_with("failed: 1\n  append qwen2-7b 3 × 40 contiguous: element 5: got NaN"), "{text}");
+}
+
+#[test]
+fn a_prompt_is_held_against_the_multiply_adds() {
+    let mut report = report();
+    report.results.truncate(1);
+    let result = &mut report.results[0];
+    (result.op, result.variant, result.queries) = ("prefill".into(), "window 256".into(), 16_384);
+    (result.gflop_s, result.fraction_of_fma) = (Some(24.5), Some(0.5));
+    let table = render_table(&report);
+    // 16,384 queries in 15.5 ms.
+    for words in ["| prefill, window 256 |", " 1057032 |", " 24.5 GFLOP/s |", " 50.0 |"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let result = &mut report.results[0];
+    (result.op, result.variant, result.queries) = ("decode".into(), "plain".into(), 32);
+    assert!(render_table(&report).contains("| decode of 32 queries |"));
+}
+
+#[test]
+fn figures_are_told_with_what_was_asked() {
+    let figure = |measured, limit| Figure { what: "int8 over f16".into(), measured, limit, samples: 41 };
+    let figures = [
+        figure(1.05, Some(Limit::AtMost(1.1))),
+        figure(2.5, Some(Limit::AtLeast(3.0))),
+        figure(f64::NAN, Some(Limit::AtMost(1.1))),
+        figure(0.000_12, None),
+    ];
+    assert_eq!(figures.each_ref().map(Figure::met), [Some(true), Some(false), Some(false), None]);
+    assert_eq!(
+        render_figures(&figures),
+        "in alternation:\n  int8 over f16: 1.050 (asked: at most 1.1; met)\n  int8 over f16: 2.500 (asked: at least 3; \
+         MISSED)\n  int8 over f16: NaN (asked: at most 1.1; MISSED)\n  int8 over f16: 1.2e-4"
+    );
+    let json = serde_json::to_value(&figures[0]).unwrap();
+    assert_eq!(json, json!({"what": "int8 over f16", "measured": 1.05, "limit": {"at_most": 1.1}, "samples": 41}));
+    assert_eq!(serde_json::from_value::<Figure>(json).unwrap(), figures[0]);
+}
+
+#[test]
+fn a_report_from_before_a_field_is_read() {
+    let mut json = serde_json::to_value(report()).unwrap();
+    json.as_object_mut().unwrap().remove("figures");
+    let result = json["results"][0].as_object_mut().unwrap();
+    for field in ["queries", "variant", "shared_prefix", "flops", "gflop_s", "fraction_of_fma"] {
+        assert!(result.remove(field).is_some(), "{field}");
+    }
+    let old: Report = serde_json::from_value(json).unwrap();
+    assert_eq!((old.results[0].queries, &*old.results[0].variant, old.figures.len()), (0, "", 0));
 }
 
 #[test]

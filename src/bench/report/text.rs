@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::{Adapter, CaseResult, Ceilings, Mode, Report, Timing};
+use super::{Adapter, CaseResult, Ceilings, Figure, Limit, Mode, Report, Timing};
 
 /// Stands in every text report of a software adapter.
 pub const SOFTWARE_NOTICE: &str = "SOFTWARE ADAPTER: these are CPU numbers, not a GPU's";
@@ -14,6 +14,9 @@ pub fn render(report: &Report) -> String {
     let mut parts = vec![render_banner(&report.adapter), render_ceilings(&report.ceilings)];
     if !report.results.is_empty() {
         parts.push(render_table(report));
+    }
+    if !report.figures.is_empty() {
+        parts.push(render_figures(&report.figures));
     }
     if !report.failures.is_empty() {
         parts.push(render_failures(report));
@@ -59,8 +62,8 @@ pub fn render_table(report: &Report) -> String {
         "median",
         "p25–p75",
         "tokens/s",
-        "GB/s",
-        "% of read",
+        "rate",
+        "% of ceiling",
         "paged÷contig",
         "max err",
     ];
@@ -82,15 +85,21 @@ pub fn render_table(report: &Report) -> String {
 fn row(report: &Report, result: &CaseResult) -> [String; 12] {
     let pair = report.pairs.iter().find(|pair| result.mode == Mode::Paged && pair.is_of(result));
     let absent = || "–".to_owned();
+    // The rate that bounds it, and what that is a share of.
+    let (rate, fraction) = match (result.gflop_s, result.fraction_of_fma) {
+        (Some(gflop_s), Some(fraction)) => (format!("{} GFLOP/s", significant(gflop_s)), Some(fraction)),
+        _ => (format!("{} GB/s", significant(result.gb_s)), result.fraction_of_read),
+    };
     [
-        result.op.clone(),
+        op(result),
         result.model.clone(),
         match result.mode {
-            Mode::Paged => format!("{}, blocks of {}", result.kv_dtype, result.block_size),
+            Mode::Paged | Mode::Shared => format!("{}, blocks of {}", result.kv_dtype, result.block_size),
             Mode::Contiguous => result.kv_dtype.clone(),
         },
         match result.workload.as_str() {
             "uniform" => format!("{} × {}", result.batch, result.context),
+            list if list.starts_with(|c: char| c.is_ascii_digit()) => list.to_owned(),
             workload => format!("{} × ≤{} {workload}", result.batch, result.context),
         },
         result.mode.name().to_owned(),
@@ -101,11 +110,45 @@ fn row(report: &Report, result: &CaseResult) -> [String; 12] {
         },
         format!("{}–{}", duration(result.p25_us), duration(result.p75_us)),
         significant(tokens_per_s(result)),
-        significant(result.gb_s),
-        result.fraction_of_read.map_or_else(absent, |fraction| format!("{:.1}", fraction * 100.0)),
+        rate,
+        fraction.map_or_else(absent, |fraction| format!("{:.1}", fraction * 100.0)),
         pair.map_or_else(absent, |pair| format!("{:.3}", pair.paged_over_contiguous)),
         format!("{:.1e}", result.max_abs_error),
     ]
+}
+
+/// The operation, with what is not as usual about it.
+fn op(result: &CaseResult) -> String {
+    let mut text = result.op.clone();
+    // Writing to a string cannot fail.
+    if result.op == "decode" && result.queries > result.batch.into() {
+        let _ = write!(text, " of {} queries", result.queries);
+    }
+    if !matches!(result.variant.as_str(), "" | "plain") {
+        let _ = write!(text, ", {}", result.variant);
+    }
+    text
+}
+
+/// What was made of several runs: numbers, and what they should be.
+pub fn render_figures(figures: &[Figure]) -> String {
+    let mut text = "in alternation:".to_owned();
+    for figure in figures {
+        let asked = match (figure.limit, figure.met()) {
+            (Some(limit), Some(met)) => {
+                let asked = match limit {
+                    Limit::AtMost(most) => format!("at most {most}"),
+                    Limit::AtLeast(least) => format!("at least {least}"),
+                };
+                format!(" (asked: {asked}; {})", if met { "met" } else { "MISSED" })
+            }
+            _ => String::new(),
+        };
+        let measured =
+            if figure.measured < 0.01 { format!("{:.1e}", figure.measured) } else { format!("{:.3}", figure.measured) };
+        let _ = write!(text, "\n  {}: {measured}{asked}", figure.what);
+    }
+    text
 }
 
 /// Cases without a result, and why.
@@ -119,10 +162,10 @@ pub fn render_failures(report: &Report) -> String {
     text
 }
 
-/// Tokens that one run brings forward: a decode step one per sequence, everything else all of its tokens.
+/// Tokens that one run brings forward: those that it appends, or its queries.
 fn tokens_per_s(result: &CaseResult) -> f64 {
-    let tokens = if result.op == "decode" { f64::from(result.batch) } else { result.tokens as f64 };
-    tokens / result.median_us * 1e6
+    let tokens = if result.op == "append" { result.tokens } else { result.queries };
+    tokens as f64 / result.median_us * 1e6
 }
 
 /// Microseconds in the unit that leaves one to three digits before the point.

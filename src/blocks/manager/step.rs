@@ -183,5 +183,6 @@ impl CacheManager {
                 plan.push_slot(slot_at(&self.layout, used, position));
             }
         }
+        plan.finish(self.layout.block_size(), self.tables.words(), 0);
     }
 }

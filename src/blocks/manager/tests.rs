@@ -2,10 +2,14 @@ use super::*;
 use crate::config::CacheConfig;
 use crate::error::{PoolError, ReserveError};
 use crate::layout::SKIP_SLOT;
-use crate::plan::{RawTables, Row, StepPlan, TableUpdate};
+use crate::plan::{Append, NO_RECORD, QueryTile, RawTables, Schedule, StepPlan, TILE_CLASSES, TableUpdate, Tables};
 
 fn layout(num_blocks: u32) -> KvLayout {
     CacheConfig::new(1, 1, 8).with_num_blocks(num_blocks).with_max_seq_len(160).with_max_sequences(4).layout().unwrap()
+}
+
+fn new_plan() -> StepPlan {
+    StepPlan::new(Schedule { split_tokens: 64, ..Schedule::default() })
 }
 
 /// A cache, a plan, and shorthands that expect success.
@@ -16,7 +20,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(num_blocks: u32) -> Self {
-        Self { cache: CacheManager::new(&layout(num_blocks)).unwrap(), plan: StepPlan::new(64) }
+        Self { cache: CacheManager::new(&layout(num_blocks)).unwrap(), plan: new_plan() }
     }
 
     fn create(&mut self) -> SeqId {
@@ -89,7 +93,15 @@ fn block_boundaries_take_exactly_the_blocks_they_need() {
         it.reserve(&[(seq, 1)]).unwrap();
         // At 16 and 32 the last block is full; the next one is not there yet.
         assert_eq!(it.table(seq).len() as u32, len.div_ceil(16));
-        assert_eq!(it.plan.rows(), [Row { kv_len: len, ..Row::default() }]);
+        assert_eq!(it.plan.positions(), [len as i32 - 1]);
+        let tile = QueryTile {
+            num_members: 1,
+            key_end: len,
+            split_tokens: 64,
+            record_start: NO_RECORD,
+            ..QueryTile::default()
+        };
+        assert_eq!((it.plan.tiles(0), it.plan.members()), (&[tile][..], &[0][..]));
         let last = it.table(seq)[(len as usize - 1) / 16];
         assert_eq!(it.plan.slots(), [last * 16 + (len - 1) % 16]);
         it.cache.commit(&mut it.plan).unwrap();
@@ -105,7 +117,7 @@ fn no_tokens_take_no_block_at_any_length() {
         let before = it.free();
         it.reserve(&[(seq, 0)]).unwrap();
         assert_eq!(it.free(), before);
-        assert_eq!((it.plan.num_rows(), it.plan.num_tokens(), it.plan.num_splits()), (0, 0, 0));
+        assert_eq!((it.plan.num_rows(), it.plan.num_tokens(), it.plan.members()), (0, 0, &[][..]));
         it.cache.commit(&mut it.plan).unwrap();
         assert_eq!(it.cache.seq_len(seq), Ok(len));
         it.cache.release(seq).unwrap();
@@ -203,7 +215,7 @@ fn one_step_is_open_at_a_time_and_only_its_plan_closes_it() {
     it.cache.rollback(&mut it.plan).unwrap();
     it.reserve(&[(a, 3)]).unwrap();
     let rows = it.plan.num_rows();
-    for plan in [&mut other.plan, &mut earlier, &mut StepPlan::new(64)] {
+    for plan in [&mut other.plan, &mut earlier, &mut new_plan()] {
         assert_eq!(it.cache.commit(plan), Err(ManagerError::WrongPlan));
         assert_eq!(it.cache.rollback(plan), Err(ManagerError::WrongPlan));
     }
@@ -301,7 +313,7 @@ fn a_contiguous_sequence_owns_its_region_from_the_start() {
     let layout =
         CacheConfig::new(1, 1, 8).with_num_blocks(20).with_paged(false).with_max_seq_len(160).layout().unwrap();
     let mut cache = CacheManager::new(&layout).unwrap();
-    let mut plan = StepPlan::new(64);
+    let mut plan = new_plan();
     let (a, b) = (cache.create_sequence().unwrap(), cache.create_sequence().unwrap());
     assert_eq!((cache.block_table(a), cache.block_table(b)), (Ok(&[0][..]), Ok(&[1][..])));
     assert_eq!(
@@ -339,22 +351,25 @@ fn the_manager_and_the_raw_door_describe_the_same_step() {
         let table = it.table(seq);
         block_table[row * 10..row * 10 + table.len()].copy_from_slice(&table);
     }
-    let mut raw = StepPlan::new(64);
+    let mut raw = new_plan();
     raw.plan_tables(
         it.cache.layout(),
         &RawTables {
-            block_table: &block_table,
-            max_blocks: 10,
-            seq_lens: &lens,
+            tables: Tables::Dense { block_table: &block_table, max_blocks: 10, seq_lens: &lens },
             cu_seqlens_q: Some(&[0, 1, 21, 24]),
-            slot_mapping: None,
+            append: Append::FromTables,
         },
     )
     .unwrap();
     assert_eq!(raw.slots(), it.plan.slots());
     assert!(!raw.slots().contains(&SKIP_SLOT));
-    let rows = |plan: &StepPlan| plan.rows().iter().map(|row| Row { table_base: 0, ..*row }).collect::<Vec<_>>();
-    assert_eq!(rows(&raw), rows(&it.plan));
-    let bases = it.plan.rows().iter().map(|row| row.table_base);
-    assert!(bases.eq([20].into_iter().chain([0; 20]).chain([10; 3])));
+    assert_eq!(raw.positions(), it.plan.positions());
+    assert_eq!((raw.members(), raw.merges()), (it.plan.members(), it.plan.merges()));
+    fn tiles(plan: &StepPlan) -> impl Iterator<Item = &QueryTile> {
+        (0..TILE_CLASSES).flat_map(|class| plan.tiles(class))
+    }
+    let elsewhere = |tile: &QueryTile| QueryTile { table_base: 0, ..*tile };
+    assert!(tiles(&raw).map(elsewhere).eq(tiles(&it.plan).map(elsewhere)));
+    // One query in the first class, three in the third, twenty in two tiles of the last.
+    assert!(tiles(&it.plan).map(|tile| tile.table_base).eq([20, 10, 0, 0]));
 }

@@ -1,47 +1,60 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::config::CacheConfig;
 use crate::error::PlanError;
-use crate::plan::{MAX_ROWS, StepHeader, TableUpdate};
+use crate::plan::{MAX_ROWS, Merge, NO_RECORD, QueryTile, Schedule, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
 fn layout() -> KvLayout {
     CacheConfig::new(1, 1, 8).with_num_blocks(8).with_block_size(4).with_max_seq_len(100).layout().unwrap()
 }
 
 fn tables<'a>(block_table: &'a [u32], max_blocks: u32, seq_lens: &'a [u32]) -> RawTables<'a> {
-    RawTables { block_table, max_blocks, seq_lens, cu_seqlens_q: None, slot_mapping: None }
+    RawTables::new(Tables::Dense { block_table, max_blocks, seq_lens })
+}
+
+fn schedule() -> Schedule {
+    Schedule { split_tokens: 4, ..Schedule::default() }
 }
 
 fn plan(tables: &RawTables<'_>) -> Result<StepPlan, TableError> {
-    let mut plan = StepPlan::new(4);
+    let mut plan = StepPlan::new(schedule());
     plan.plan_tables(&layout(), tables)?;
     Ok(plan)
 }
 
 /// What `plan_tables` says, having checked that it left nothing behind.
 fn refusal(tables: &RawTables<'_>) -> TableError {
-    let mut plan = StepPlan::new(4);
+    let mut plan = StepPlan::new(schedule());
     plan.plan_tables(&layout(), &self::tables(&[7], 1, &[3])).unwrap();
     let error = plan.plan_tables(&layout(), tables).unwrap_err();
-    assert_eq!(plan.upload_bytes(), 32, "only a header of an empty plan");
+    assert_eq!(plan.upload_bytes(), 96, "only a header of an empty plan");
     error
 }
 
-fn kv_lens(plan: &StepPlan) -> Vec<u32> {
-    plan.rows().iter().map(|row| row.kv_len).collect()
+/// How many keys each query sees that sees none behind its own.
+fn keys_seen(plan: &StepPlan) -> Vec<i32> {
+    plan.positions().iter().map(|position| (position + 1).max(0)).collect()
+}
+
+/// Work items of all classes.
+fn items(plan: &StepPlan) -> u32 {
+    (0..TILE_CLASSES).map(|class| plan.num_items(class)).sum()
 }
 
 #[test]
 fn decoding_takes_one_query_per_sequence() {
     // The second column of the first sequence is not used.
     let plan = plan(&tables(&[5, 999, 2, 0], 2, &[4, 5])).unwrap();
-    assert_eq!(kv_lens(&plan), [4, 5]);
+    assert_eq!(keys_seen(&plan), [4, 5]);
     assert_eq!(plan.slots(), [5 * 4 + 3, 0]);
     assert_eq!(plan.inline_tables(), [5, 2, 0]);
     assert_eq!(plan.table_source(), TableSource::Inline);
-    let splits: Vec<_> = plan.rows().iter().map(|row| (row.split_start, row.partial_start)).collect();
-    assert_eq!(splits, [(0, 0), (1, 0)]);
-    assert_eq!((plan.num_splits(), plan.num_partials(), plan.max_splits_per_row()), (3, 2, 2));
-    assert!(plan.has_split_rows());
+    let splits: Vec<_> = plan.tiles(0).iter().map(|tile| (tile.item_start, tile.record_start)).collect();
+    assert_eq!(splits, [(0, NO_RECORD), (1, 0)]);
+    assert_eq!((items(&plan), plan.num_records(), plan.max_splits_per_row()), (3, 2, 2));
+    assert_eq!(plan.merges().iter().map(|merge| merge.row).collect::<Vec<_>>(), [1]);
+    assert_eq!(plan.members(), [0, 1]);
 }
 
 #[test]
@@ -50,8 +63,8 @@ fn queries_stand_at_the_end_of_their_keys() {
         for past in [0, 1, 15, 16, 40] {
             let (blocks, lens) = (vec![1; 25], [queries + past]);
             let raw = RawTables { cu_seqlens_q: Some(&[0, queries]), ..tables(&blocks, 25, &lens) };
-            let want: Vec<u32> = (0..queries).map(|query| past + query + 1).collect();
-            assert_eq!(kv_lens(&plan(&raw).unwrap()), want);
+            let want: Vec<i32> = (0..queries).map(|query| (past + query + 1) as i32).collect();
+            assert_eq!(keys_seen(&plan(&raw).unwrap()), want);
         }
     }
 }
@@ -60,9 +73,11 @@ fn queries_stand_at_the_end_of_their_keys() {
 fn queries_without_keys_are_rows_all_the_same() {
     let raw = RawTables { cu_seqlens_q: Some(&[0, 4]), ..tables(&[3], 1, &[2]) };
     let plan = plan(&raw).unwrap();
-    assert_eq!(kv_lens(&plan), [0, 0, 1, 2]);
+    assert_eq!(plan.positions(), [-2, -1, 0, 1]);
     assert_eq!(plan.slots(), [SKIP_SLOT, SKIP_SLOT, 12, 13]);
-    assert_eq!((plan.num_splits(), plan.num_partials()), (4, 0));
+    // One tile serves all four.
+    assert_eq!(plan.members(), [0, 1, 2, 3]);
+    assert_eq!((items(&plan), plan.num_items(2), plan.num_records()), (1, 1, 0));
 }
 
 #[test]
@@ -71,24 +86,24 @@ fn empty_requests_in_the_middle_shift_nothing() {
     let lens = [0, 3, 0, 5];
     let raw = RawTables { cu_seqlens_q: Some(&[0, 0, 1, 1, 2]), ..tables(&block_table, 2, &lens) };
     let plan_one = plan(&raw).unwrap();
-    assert_eq!(kv_lens(&plan_one), [3, 5]);
+    assert_eq!(keys_seen(&plan_one), [3, 5]);
     assert_eq!(plan_one.slots(), [4 + 2, 3 * 4]);
-    let base = |plan: &StepPlan, row: usize| plan.rows()[row].table_base as usize;
+    let base = |plan: &StepPlan, row: usize| plan.tiles(0)[row].table_base as usize;
     assert_eq!(base(&plan_one, 1) - base(&plan_one, 0), 1);
 
     let raw = RawTables { cu_seqlens_q: Some(&[0, 2, 2, 6]), ..tables(&[0, 1, 2], 1, &[3, 0, 4]) };
-    assert_eq!(kv_lens(&plan(&raw).unwrap()), [2, 3, 1, 2, 3, 4]);
+    assert_eq!(keys_seen(&plan(&raw).unwrap()), [2, 3, 1, 2, 3, 4]);
 
     let raw = RawTables { cu_seqlens_q: Some(&[0, 0, 0, 0]), ..tables(&[], 0, &[0, 0, 0]) };
     let empty = plan(&raw).unwrap();
-    assert_eq!((empty.num_rows(), empty.num_splits(), empty.max_splits_per_row()), (0, 0, 0));
+    assert_eq!((empty.num_rows(), items(&empty), empty.max_splits_per_row()), (0, 0, 0));
     assert_eq!(plan(&tables(&[], 5, &[])).unwrap().num_rows(), 0);
 }
 
 #[test]
 fn a_padding_row_sees_and_writes_nothing() {
     let plan = plan(&tables(&[7, u32::MAX], 1, &[1, 0])).unwrap();
-    assert_eq!(kv_lens(&plan), [1, 0]);
+    assert_eq!(keys_seen(&plan), [1, 0]);
     assert_eq!(plan.slots(), [28, SKIP_SLOT]);
     assert_eq!(plan.inline_tables(), [7]);
 }
@@ -110,7 +125,7 @@ fn a_block_outside_the_pool_counts_where_it_is_used_only() {
 #[test]
 fn padding_slots_are_skipped_and_wild_ones_refused() {
     fn map(slots: &[i64]) -> RawTables<'_> {
-        RawTables { slot_mapping: Some(slots), ..tables(&[0, 1, 2, 3], 1, &[4, 4, 4, 4]) }
+        RawTables { append: Append::Slots(slots), ..tables(&[0, 1, 2, 3], 1, &[4, 4, 4, 4]) }
     }
     assert_eq!(plan(&map(&[3, -1, 7, -1])).unwrap().slots(), [3, SKIP_SLOT, 7, SKIP_SLOT]);
     assert_eq!(plan(&map(&[31, 0, 0, 0])).unwrap().slots()[0], 31);
@@ -126,22 +141,150 @@ fn arrays_that_disagree_are_named() {
         TableError::Length { name, expected, actual } => (name, expected, actual),
         other => panic!("{other:?}"),
     };
-    assert_eq!(length(RawTables { max_blocks: 2, ..good }), ("block_table", 4, 2));
+    assert_eq!(length(tables(&[0, 1], 2, &[3, 4])), ("block_table", 4, 2));
     assert_eq!(length(RawTables { cu_seqlens_q: Some(&[0, 1]), ..good }), ("cu_seqlens_q", 3, 2));
     assert_eq!(length(RawTables { cu_seqlens_q: Some(&[]), ..good }), ("cu_seqlens_q", 3, 0));
     // Five slots for eight tokens, and the other way round.
     for (tokens, slots) in [(8, 5), (5, 8)] {
         let offsets = [0, 1, tokens];
-        let raw = RawTables { cu_seqlens_q: Some(&offsets), slot_mapping: Some(&[0; 8][..slots]), ..good };
+        let raw = RawTables { cu_seqlens_q: Some(&offsets), append: Append::Slots(&[0; 8][..slots]), ..good };
         assert_eq!(length(raw), ("slot_mapping", tokens.into(), slots as u64));
     }
 }
 
 #[test]
 fn query_offsets_start_at_zero_and_never_decrease() {
+    let name = "cu_seqlens_q";
     let offsets = |offsets| RawTables { cu_seqlens_q: Some(offsets), ..tables(&[0, 1], 1, &[3, 4]) };
-    assert_eq!(refusal(&offsets(&[1, 2, 3])), TableError::QueryStart { value: 1 });
-    assert_eq!(refusal(&offsets(&[0, 3, 2])), TableError::QueryOrder { index: 2, previous: 3, value: 2 });
+    assert_eq!(refusal(&offsets(&[1, 2, 3])), TableError::OffsetStart { name, value: 1 });
+    assert_eq!(refusal(&offsets(&[0, 3, 2])), TableError::OffsetOrder { name, index: 2, previous: 3, value: 2 });
+}
+
+fn csr<'a>(indptr: &'a [u32], indices: &'a [u32], last_page_len: &'a [u32]) -> RawTables<'a> {
+    RawTables::new(Tables::Csr { indptr, indices, last_page_len })
+}
+
+#[test]
+fn lists_of_blocks_give_the_lengths_that_they_hold() {
+    // Full blocks and a last one; what stands behind the list or for a sequence without blocks does not matter.
+    let (indptr, indices) = ([0, 2, 2, 3, 6], [5, 1, 7, 2, 3, 4, 999]);
+    for unread in [0, 4, 77, u32::MAX] {
+        let plan = plan(&csr(&indptr, &indices, &[1, unread, 4, 2])).unwrap();
+        assert_eq!(keys_seen(&plan), [5, 0, 4, 10]);
+        assert_eq!(plan.slots(), [4, SKIP_SLOT, 7 * 4 + 3, 4 * 4 + 1]);
+        assert_eq!(plan.inline_tables(), &indices[..6]);
+    }
+    let empty = plan(&csr(&[0], &[], &[])).unwrap();
+    assert_eq!((empty.num_rows(), empty.num_tokens()), (0, 0));
+}
+
+#[test]
+fn lists_of_blocks_that_contradict_themselves_are_refused() {
+    let (indices, last) = ([0, 1, 2], [1, 4]);
+    let name = "indptr";
+    assert_eq!(refusal(&csr(&[1, 2, 3], &indices, &last)), TableError::OffsetStart { name, value: 1 });
+    let error = TableError::OffsetOrder { name, index: 2, previous: 2, value: 1 };
+    assert_eq!(refusal(&csr(&[0, 2, 1], &indices, &last)), error);
+    for offset in [4, u32::MAX] {
+        let error = TableError::IndicesTooShort { index: 2, offset, given: 3 };
+        assert_eq!(refusal(&csr(&[0, 1, offset], &indices, &last)), error);
+    }
+    for indptr in [&[0, 3][..], &[], &[0, 1, 2, 3]] {
+        let error = TableError::Length { name, expected: 3, actual: indptr.len() as u64 };
+        assert_eq!(refusal(&csr(indptr, &indices, &last)), error);
+    }
+    for len in [0, 5, u32::MAX] {
+        let error = TableError::LastPageLen { row: 1, len, block_size: 4 };
+        assert_eq!(refusal(&csr(&[0, 1, 3], &indices, &[4, len])), error);
+    }
+    for id in [8, u32::MAX] {
+        let error = TableError::InvalidIndex { index: 1, id, num_blocks: 8 };
+        assert_eq!(refusal(&csr(&[0, 1, 3], &[7, id, 0], &last)), error);
+    }
+    // 25 blocks of 4 are the 100 tokens of the longest sequence.
+    let long = [0; 26];
+    assert_eq!(keys_seen(&plan(&csr(&[0, 25], &long, &[4])).unwrap()), [100]);
+    let error = refusal(&csr(&[0, 26], &long, &[1]));
+    assert_eq!(error, TableError::TooManyPages { row: 0, seq_len: 101, limit: 100 });
+    assert_eq!(error.to_string(), "sequence 0 of indptr has 101 tokens, more than 100; raise max_seq_len");
+}
+
+#[test]
+fn positions_find_their_slots_by_way_of_the_tables() {
+    fn append<'a>(batch_indices: &'a [i32], positions: &'a [u32]) -> RawTables<'a> {
+        RawTables { append: Append::Positions { batch_indices, positions }, ..two() }
+    }
+    // Any order and any sequence; padding is not looked at.
+    let raw = append(&[1, -1, 0, 1], &[4, u32::MAX, 2, 0]);
+    assert_eq!(plan(&raw).unwrap().slots(), [2 * 4, SKIP_SLOT, 6 * 4 + 2, 3 * 4]);
+
+    for batch in [2, -2, i32::MIN, i32::MAX] {
+        let error = TableError::InvalidBatch { index: 3, batch, num_seqs: 2 };
+        assert_eq!(refusal(&append(&[0, 0, 0, batch], &[0, 1, 2, 0])), error);
+    }
+    for (seq, seq_len, position) in [(0, 3, 3), (1, 5, 5), (1, 5, u32::MAX)] {
+        let error = TableError::InvalidPosition { index: 0, position, seq, seq_len };
+        assert_eq!(refusal(&append(&[seq as i32, 0, 0, 0], &[position, 0, 1, 2])), error);
+    }
+    let error = |name, actual| TableError::Length { name, expected: 4, actual };
+    assert_eq!(refusal(&append(&[0; 3], &[0; 4])), error("batch_indices", 3));
+    assert_eq!(refusal(&append(&[0; 4], &[0; 5])), error("positions", 5));
+}
+
+/// A sequence of 3 tokens in block 6 and one of 5 in blocks 3 and 2, with two queries each.
+fn two() -> RawTables<'static> {
+    RawTables { cu_seqlens_q: Some(&[0, 2, 4]), ..csr(&[0, 1, 3], &[6, 3, 2], &[3, 1]) }
+}
+
+proptest! {
+    #[test]
+    fn every_form_of_the_same_batch_gives_the_same_words(
+        seqs in prop::collection::vec((0u32..=40, 0u32..=5, prop::collection::vec(0u32..8, 10)), 0..6),
+        spare in prop::collection::vec(any::<u32>(), 0..3),
+    ) {
+        let (mut block_table, mut seq_lens, mut cu_seqlens_q) = (Vec::new(), Vec::new(), vec![0]);
+        let (mut indptr, mut indices, mut last_page_len) = (vec![0], Vec::new(), Vec::new());
+        let (mut batch_indices, mut positions) = (Vec::new(), Vec::new());
+        for (seq, (seq_len, queries, ids)) in seqs.iter().enumerate() {
+            let used = &ids[..seq_len.div_ceil(4) as usize];
+            block_table.extend(used);
+            block_table.resize(10 * (seq + 1), u32::MAX);
+            indices.extend(used);
+            indptr.push(indices.len() as u32);
+            last_page_len.push(if used.is_empty() { 0 } else { (seq_len - 1) % 4 + 1 });
+            seq_lens.push(*seq_len);
+            cu_seqlens_q.push(cu_seqlens_q[seq] + queries);
+            for query in 0..*queries {
+                let position = (seq_len + query).checked_sub(*queries);
+                batch_indices.push(if position.is_some() { seq as i32 } else { -1 });
+                positions.push(position.unwrap_or(0));
+            }
+        }
+        indices.extend(&spare);
+        let dense = RawTables {
+            cu_seqlens_q: Some(&cu_seqlens_q),
+            ..tables(&block_table, 10, &seq_lens)
+        };
+        let csr = RawTables { cu_seqlens_q: Some(&cu_seqlens_q), ..csr(&indptr, &indices, &last_page_len) };
+        let dense_plan = plan(&dense).unwrap();
+        let slots: Vec<i64> =
+            dense_plan.slots().iter().map(|&slot| if slot == SKIP_SLOT { -1 } else { slot.into() }).collect();
+        let appends = [
+            Append::FromTables,
+            Append::Slots(&slots),
+            Append::Positions { batch_indices: &batch_indices, positions: &positions },
+        ];
+        let words = |raw: &RawTables<'_>| {
+            let mut words = Vec::new();
+            plan(raw).unwrap().encode(&mut words);
+            words
+        };
+        let want = words(&dense);
+        for append in appends {
+            prop_assert_eq!(&words(&RawTables { append, ..dense }), &want);
+            prop_assert_eq!(&words(&RawTables { append, ..csr }), &want);
+        }
+    }
 }
 
 #[test]
@@ -169,7 +312,7 @@ fn a_plan_of_an_open_step_is_not_overwritten() {
     let layout = layout();
     let mut cache = crate::blocks::CacheManager::new(&layout).unwrap();
     let seq = cache.create_sequence().unwrap();
-    let mut plan = StepPlan::new(4);
+    let mut plan = StepPlan::new(schedule());
     cache.reserve(&[(seq, 3)], &mut plan).unwrap();
     let raw = tables(&[7], 1, &[1]);
     assert_eq!(plan.plan_tables(&layout, &raw), Err(TableError::StepOpen));
@@ -186,31 +329,53 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     let mut words = vec![1; 1000];
     plan.encode(&mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
-    let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..8]));
+    let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..9]));
     assert_eq!(header, plan.header());
-    assert_eq!((header.num_rows, header.num_slots, header.num_updates), (3, 3, 0));
-    assert_eq!((header.rows_base, header.slots_base, header.updates_base), (8, 20, 23));
-    assert_eq!((header.num_splits, header.split_tokens), (2 + 2 + 1, 4));
-    // Second row: 7 keys, its table behind everything else.
-    assert_eq!(words[12..16], [7, 23, 2, 2]);
-    assert_eq!(words[20..23], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
-    assert_eq!(words[23..], [6, 5, 4]);
+    assert_eq!((header.num_rows, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
+    assert_eq!((header.positions_base, header.slots_base, header.updates_base), (24, 27, 30));
+    assert_eq!((header.merges_base, header.members_base), (49, 65));
+    let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[9..24]));
+    assert_eq!(classes, plan.classes());
+    let none = TileClass { tiles_base: 49, num_tiles: 0, num_items: 0 };
+    let (one, two) = (
+        TileClass { tiles_base: 33, num_tiles: 1, num_items: 1 },
+        TileClass { tiles_base: 41, num_tiles: 1, num_items: 2 },
+    );
+    assert_eq!(classes, [one, two, none, none, none]);
+    // Positions 5 and 6 of the first sequence, 2 of the second.
+    assert_eq!(words[24..27], [5, 6, 2]);
+    assert_eq!(words[27..30], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
+    assert_eq!(words[30..33], [6, 5, 4]);
+    // The tile of the second sequence, then that of the first, whose 7 keys are two splits; their tables lie above.
+    assert_eq!(words[33..41], [2, 1, 32, 0, 3, 4, 0, NO_RECORD]);
+    assert_eq!(words[41..49], [0, 2, 30, 0, 7, 4, 0, 0]);
+    // Two rows of two records each, split after split; of shared records there are none to read.
+    assert_eq!(words[49..57], [0, 7, 0, 0, 0, 0, 2, 4]);
+    assert_eq!(words[57..65], [1, 7, 0, 1, 0, 1, 2, 4]);
+    assert_eq!(words[65..], [0, 1, 2]);
+    let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[41..49]));
+    assert_eq!((tile.num_members, tile.key_end, plan.tiles(1)), (2, 7, &[tile][..]));
+    let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[57..65]));
+    assert_eq!((merge.row, merge.own_record, plan.merges()[1]), (1, 1, merge));
 
     plan.clear();
     plan.source = TableSource::Resident;
     plan.push_update(TableUpdate { index: 3, block: 2 });
     plan.encode(&mut words);
-    assert_eq!(words, [0, 0, 1, 0, 4, 8, 8, 8, 3, 2]);
+    assert_eq!(words[..9], [0, 0, 1, 0, 24, 26, 26, 24, 24]);
+    assert_eq!(words[9..], [[26, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2]).collect::<Vec<_>>());
 }
 
 #[test]
 fn splits_that_cannot_be_numbered_are_an_error() {
-    let mut plan = StepPlan::new(0);
-    assert_eq!(plan.split_tokens(), 1);
-    plan.push_rows(0, u32::MAX, 1).unwrap();
-    assert_eq!((plan.num_splits(), plan.num_partials()), (u32::MAX, u32::MAX));
-    assert_eq!(
-        plan.push_rows(0, 1, 1),
-        Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit: u32::MAX.into() })
-    );
+    let mut plan = StepPlan::new(Schedule { split_tokens: 0, tile_tokens: 1, ..Schedule::default() });
+    assert_eq!(plan.schedule().split_tokens, 1);
+    for _ in 0..3 {
+        plan.push_rows(0, 1 << 30, 1).unwrap();
+    }
+    let limit = u64::from(u32::MAX) - 1;
+    assert_eq!(plan.push_rows(0, 1 << 30, 1), Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit }));
+    // Without wide tiles nothing is shared, and no table is looked at.
+    plan.finish(4, &[], 0);
+    assert_eq!((plan.num_items(0), plan.num_records(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
 }

@@ -1,0 +1,76 @@
+// merge_states.wgsl — joins attention over two sets of keys: b into a, in place.
+// Dispatch  one workgroup per (token, head), folded into x and y
+// Shapes    row-major; a state is one head of one token
+//   a_out, b_out  [num_states, head_words]    f32, or f16 in pairs, as bits
+//   a_lse, b_lse  [num_states]                f32 as bits, natural logarithm; infinite for a state without a key
+// Twin      src/reference/merge.rs: merge_states      Source  Flash-Decoding (Dao et al. 2023)
+// Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
+// const     CODE_BITS, IO_PER_WORD, put in front by the host
+
+const STATE_LANES: u32 = 32u;
+const LOG2_E: f32 = 1.4426950408889634;
+const MAGNITUDE: u32 = 0x7fffffffu;
+const INFINITY_BITS: u32 = 0x7f800000u;
+const NO_KEY: u32 = 0xff800000u; // −∞
+
+struct StateParams {
+    num_states: u32,
+    head_words: u32,
+    padding_0: u32,
+    padding_1: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: StateParams;
+@group(0) @binding(1) var<storage, read_write> a_out: array<u32>;
+@group(0) @binding(2) var<storage, read_write> a_lse: array<u32>;
+@group(0) @binding(3) var<storage, read> b_out: array<u32>;
+@group(0) @binding(4) var<storage, read> b_lse: array<u32>;
+
+fn merged_word(a: u32, b: u32, weight_a: f32, weight_b: f32) -> u32 {
+    var word = 0u;
+    for (var place = 0u; place < IO_PER_WORD; place++) {
+        let x = weight_a * bitcast<f32>(io_bits(a, place)) + weight_b * bitcast<f32>(io_bits(b, place));
+        word |= kv_code(bitcast<u32>(x), 0u) << (CODE_BITS * place);
+    }
+    return word;
+}
+
+@compute @workgroup_size(STATE_LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let state = linear_index(group, groups);
+    if (state >= params.num_states) { return; }
+    let lse_a = a_lse[state];
+    let lse_b = b_lse[state];
+    // All lanes have read it before one writes it.
+    storageBarrier();
+
+    // Bits, because a device may assume that there is no infinity. A state without a key does not count, whatever it holds.
+    let a_counts = (lse_a & MAGNITUDE) != INFINITY_BITS;
+    let b_counts = (lse_b & MAGNITUDE) != INFINITY_BITS;
+    if (a_counts && !b_counts) { return; }
+    var lse = select(NO_KEY, lse_b, b_counts);
+    var weight_a = 0.0;
+    var weight_b = 0.0;
+    if (a_counts) {
+        let a = bitcast<f32>(lse_a);
+        let b = bitcast<f32>(lse_b);
+        let top = max(a, b);
+        weight_a = exp2((a - top) * LOG2_E);
+        weight_b = exp2((b - top) * LOG2_E);
+        let sum = weight_a + weight_b;
+        lse = bitcast<u32>(top + log(sum));
+        weight_a /= sum;
+        weight_b /= sum;
+    }
+    for (var at = lane; at < params.head_words; at += STATE_LANES) {
+        let word_at = state * params.head_words + at;
+        var word = select(0u, b_out[word_at], b_counts);
+        if (a_counts) { word = merged_word(a_out[word_at], word, weight_a, weight_b); }
+        a_out[word_at] = word;
+    }
+    if (lane == 0u) { a_lse[state] = lse; }
+}

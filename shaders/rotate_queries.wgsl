@@ -1,0 +1,52 @@
+// rotate_queries.wgsl — turns the queries of a step by their positions, as kv_append.wgsl turns K.
+// Dispatch  one invocation per word of the result, folded into x and y
+// Shapes    row-major
+//   step       header and positions [num_rows]                  i32
+//   q          [num_rows, num_q_heads, HEAD_DIM]                f32, or f16 in pairs, read as bits
+//   rotated    the same, written
+//   rotations  see common/rotary.wgsl
+// Twin      src/reference/rotary.rs: rotate
+// Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
+// const     CODE_BITS, HEAD_DIM, IO_PER_WORD and those of common/rotary.wgsl, put in front by the host
+
+const ROTATE_LANES: u32 = 64u;
+
+struct RotateParams {
+    num_q_heads: u32,
+    padding_0: u32,
+    padding_1: u32,
+    padding_2: u32,
+}
+
+@group(1) @binding(0) var<uniform> params: RotateParams;
+@group(1) @binding(1) var<storage, read> q: array<u32>;
+@group(1) @binding(2) var<storage, read_write> rotated: array<u32>;
+@group(1) @binding(3) var<storage, read> rotations: array<vec2<f32>>;
+
+fn given_bits(at: u32) -> u32 {
+    return io_bits(q[at / IO_PER_WORD], at);
+}
+
+@compute @workgroup_size(ROTATE_LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let at = linear_index(group, groups) * ROTATE_LANES + lane;
+    let words = HEAD_DIM / IO_PER_WORD; // of a head
+    let row = at / (words * params.num_q_heads);
+    let header = step_header();
+    if (row >= header.num_rows) { return; }
+    let turns = first_turn(row_position(header, row));
+    let first = at % words * IO_PER_WORD; // element of the head
+    let head = at / words * HEAD_DIM;
+    var word = 0u;
+    for (var place = 0u; place < IO_PER_WORD; place++) {
+        let d = first + place;
+        var x = given_bits(head + d);
+        if (d < ROTARY_DIMS) { x = turned(turns, d, x, given_bits(head + partner(d))); }
+        word |= kv_code(x, 0u) << (CODE_BITS * place);
+    }
+    rotated[at] = word;
+}

@@ -1,0 +1,130 @@
+//! Which sequences of a step begin with the same blocks: a split of these is served once for all of them.
+//!
+//! A shared split is computed as each of its rows alone would compute it, only by a wider tile: sharing saves time and
+//! changes no bit of a result.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+
+use super::schedule::Schedule;
+use super::tiling::Span;
+
+/// The first splits of a sequence, served by a tile of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SharedRun {
+    /// How many; 0 where nothing is shared.
+    pub(super) splits: u32,
+    /// The record of the sequence's first row and split.
+    pub(super) record: u32,
+    /// Records from one split to the next.
+    pub(super) stride: u32,
+}
+
+/// Sequences that share `splits` splits and fit one tile.
+pub(super) struct Run<'a> {
+    pub(super) splits: u32,
+    pub(super) spans: &'a [u32],
+}
+
+/// Finds shared runs; keeps its memory from step to step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sharing {
+    /// By a hash of the blocks of its first split, the first sequence of the step that begins with them.
+    leaders: HashMap<u64, u32>,
+    /// (leader, splits in common with it, sequence); the leader itself has them all.
+    followers: Vec<(u32, Reverse<u32>, u32)>,
+    hasher: RandomState,
+    /// Sequences of all runs, run after run.
+    spans: Vec<u32>,
+    /// (splits, sequences) of every run.
+    lens: Vec<(u32, usize)>,
+}
+
+impl Sharing {
+    /// Looks for sequences that share at least one whole split.
+    pub(super) fn find<'a>(
+        &mut self,
+        schedule: &Schedule,
+        block_size: u32,
+        spans: &[Span],
+        table: impl Fn(u32, u32) -> &'a [u32],
+    ) {
+        self.leaders.clear();
+        self.followers.clear();
+        self.spans.clear();
+        self.lens.clear();
+        if schedule.tile_tokens == 1 || !schedule.share_prefixes {
+            return;
+        }
+        let first_split = schedule.split_tokens.div_ceil(block_size) as usize;
+        let blocks = |span: &Span| table(span.table_base, span.seq_len.div_ceil(block_size));
+        for (idx, span) in (0..).zip(spans) {
+            if schedule.is_chunk(span.queries) || span.seq_len < schedule.split_tokens {
+                continue;
+            }
+            let own = blocks(span);
+            // No text begins with one block twice: that is how engines fill columns whose keys no window shows any more.
+            if own.len() > 1 && own[0] == own[1] {
+                continue;
+            }
+            match self.leaders.entry(self.hasher.hash_one(&own[..first_split])) {
+                Entry::Vacant(entry) => {
+                    entry.insert(idx);
+                }
+                Entry::Occupied(entry) => {
+                    let leader = &spans[*entry.get() as usize];
+                    let common = own.iter().zip(blocks(leader)).take_while(|(a, b)| a == b).count();
+                    let keys = (common as u64 * u64::from(block_size)).min(span.seq_len.min(leader.seq_len).into());
+                    let splits = (keys / u64::from(schedule.split_tokens)) as u32;
+                    if splits > 0 {
+                        self.followers.push((*entry.get(), Reverse(splits), idx));
+                    }
+                }
+            }
+        }
+        self.gather(schedule, spans);
+    }
+
+    /// Deals the sequences of each leader out to tiles, those that share most first.
+    fn gather(&mut self, schedule: &Schedule, spans: &[Span]) {
+        self.followers.sort_unstable();
+        for group in self.followers.chunk_by(|a, b| a.0 == b.0) {
+            let leader = group[0].0;
+            let sequences = std::iter::once((leader, u32::MAX)).chain(group.iter().map(|f| (f.2, f.1.0)));
+            let (mut rows, mut first, mut splits) = (0, self.spans.len(), 0);
+            for (idx, own_splits) in sequences {
+                let queries = spans[idx as usize].queries;
+                // A run of n sequences saves its splits n − 1 times; one that would make it too short is left out.
+                let len = (self.spans.len() - first) as u64;
+                let pays = len < 2 || len * u64::from(own_splits) >= (len - 1) * u64::from(splits);
+                if rows + queries > schedule.tile_tokens || !pays {
+                    close(&mut self.spans, &mut self.lens, first, splits);
+                    (rows, first) = (0, self.spans.len());
+                }
+                self.spans.push(idx);
+                rows += queries;
+                splits = own_splits;
+            }
+            close(&mut self.spans, &mut self.lens, first, splits);
+        }
+    }
+
+    pub(super) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        let mut rest = self.spans.as_slice();
+        self.lens.iter().map(move |&(splits, len)| {
+            let (spans, behind) = rest.split_at(len);
+            rest = behind;
+            Run { splits, spans }
+        })
+    }
+}
+
+/// Ends a run; one sequence alone is none.
+fn close(spans: &mut Vec<u32>, lens: &mut Vec<(u32, usize)>, first: usize, splits: u32) {
+    match spans.len() - first {
+        0 | 1 => spans.truncate(first),
+        len => lens.push((splits, len)),
+    }
+}

@@ -1,0 +1,168 @@
+//! From the sequences of a step to query tiles, their work items and the records that are merged.
+
+use super::schedule::Schedule;
+use super::sharing::{SharedRun, Sharing};
+use super::words::{MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, TILE_CLASSES};
+use crate::error::PlanError;
+
+/// What one sequence brings to a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) first_row: u32,
+    pub(super) queries: u32,
+    /// Keys, those of this step included.
+    pub(super) seq_len: u32,
+    pub(super) table_base: u32,
+    /// Its first splits, where another tile serves them.
+    pub(super) shared: SharedRun,
+}
+
+/// The tiles of a step; keeps its memory from step to step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tiling {
+    spans: Vec<Span>,
+    pub(super) tiles: [Vec<QueryTile>; TILE_CLASSES],
+    /// Work items per class.
+    pub(super) items: [u32; TILE_CLASSES],
+    /// Most work items of a tile, per class.
+    pub(super) max_tile_items: [u32; TILE_CLASSES],
+    /// Whether a class has tiles that serve several sequences.
+    pub(super) shared: [bool; TILE_CLASSES],
+    /// Most keys of a work item, per class.
+    pub(super) max_item_keys: [u32; TILE_CLASSES],
+    pub(super) members: Vec<u32>,
+    pub(super) merges: Vec<Merge>,
+    pub(super) num_records: u32,
+    /// Splits of the longest row that is merged.
+    pub(super) max_splits: u32,
+    sharing: Sharing,
+    /// Items and records if nothing is shared: bounds of what will be.
+    bound: u64,
+}
+
+impl Tiling {
+    pub(super) fn clear(&mut self) {
+        self.spans.clear();
+        self.tiles.iter_mut().for_each(Vec::clear);
+        self.items = [0; TILE_CLASSES];
+        self.max_tile_items = [0; TILE_CLASSES];
+        self.shared = [false; TILE_CLASSES];
+        self.max_item_keys = [0; TILE_CLASSES];
+        self.members.clear();
+        self.merges.clear();
+        self.num_records = 0;
+        self.max_splits = 0;
+        self.bound = 0;
+    }
+
+    /// Makes room for `rows` query tokens.
+    pub(super) fn try_reserve(&mut self, rows: usize) -> Result<(), std::collections::TryReserveError> {
+        self.members.try_reserve(2 * rows)?;
+        self.merges.try_reserve(rows)?;
+        self.spans.try_reserve(rows)
+    }
+
+    /// Adds a sequence, whose rows follow those of the one before; refuses one whose splits cannot be numbered.
+    pub(super) fn push(&mut self, schedule: &Schedule, span: Span) -> Result<(), PlanError> {
+        let splits = span.seq_len.div_ceil(schedule.split_tokens(span.queries)).max(1);
+        self.bound += u64::from(splits) * u64::from(span.queries);
+        let limit = u64::from(u32::MAX) - 1;
+        if self.bound > limit {
+            return Err(PlanError::TooLarge { what: "splits", value: self.bound, limit });
+        }
+        self.spans.push(span);
+        Ok(())
+    }
+
+    /// Lays out the tiles of all sequences. `table(base, blocks)` is the block table that starts at `base`.
+    pub(super) fn build<'a>(&mut self, schedule: &Schedule, block_size: u32, table: impl Fn(u32, u32) -> &'a [u32]) {
+        let mut sharing = std::mem::take(&mut self.sharing);
+        sharing.find(schedule, block_size, &self.spans, table);
+        for run in sharing.runs() {
+            self.push_shared(schedule, run.splits, run.spans);
+        }
+        self.sharing = sharing;
+        for idx in 0..self.spans.len() {
+            self.push_own(schedule, self.spans[idx]);
+        }
+    }
+
+    /// One tile that serves the first splits of several sequences.
+    fn push_shared(&mut self, schedule: &Schedule, splits: u32, spans: &[u32]) {
+        let first_member = self.members.len() as u32;
+        let stride = spans.iter().map(|&span| self.spans[span as usize].queries).sum();
+        for &span in spans {
+            let span = &mut self.spans[span as usize];
+            let record = self.num_records + self.members.len() as u32 - first_member;
+            span.shared = SharedRun { splits, record, stride };
+            self.members.extend(span.first_row..span.first_row + span.queries);
+        }
+        let tile = QueryTile {
+            first_member,
+            num_members: stride,
+            table_base: self.spans[spans[0] as usize].table_base,
+            key_begin: 0,
+            key_end: splits * schedule.split_tokens,
+            split_tokens: schedule.split_tokens,
+            item_start: 0,
+            record_start: self.num_records,
+        };
+        self.num_records += splits * stride;
+        let class = schedule.class(stride);
+        self.shared[class] = true;
+        self.push_tile(class, splits, tile);
+    }
+
+    /// The tiles that serve what is not shared of a sequence.
+    fn push_own(&mut self, schedule: &Schedule, span: Span) {
+        let split_tokens = schedule.split_tokens(span.queries);
+        let splits = span.seq_len.div_ceil(split_tokens).max(1);
+        let own_splits = splits - span.shared.splits;
+        let merged = splits > 1 || span.shared.splits > 0;
+        let class = schedule.class(span.queries);
+        let mut query = 0;
+        while query < span.queries {
+            let num_members = (span.queries - query).min(1 << class);
+            let first_row = span.first_row + query;
+            let tile = QueryTile {
+                first_member: self.members.len() as u32,
+                num_members,
+                table_base: span.table_base,
+                key_begin: span.shared.splits * schedule.split_tokens,
+                key_end: span.seq_len,
+                split_tokens,
+                item_start: 0,
+                record_start: if merged { self.num_records } else { NO_RECORD },
+            };
+            if merged {
+                self.merges.extend((0..num_members).map(|member| Merge {
+                    row: first_row + member,
+                    kv_len: span.seq_len,
+                    shared_splits: span.shared.splits,
+                    shared_record: span.shared.record + query + member,
+                    shared_stride: span.shared.stride,
+                    own_record: tile.record_start + member,
+                    own_stride: num_members,
+                    split_tokens,
+                }));
+                self.max_splits = self.max_splits.max(splits);
+                self.num_records += own_splits * num_members;
+            }
+            if own_splits > 0 {
+                self.members.extend(first_row..first_row + num_members);
+                self.push_tile(class, own_splits, tile);
+            }
+            query += num_members;
+        }
+    }
+
+    fn push_tile(&mut self, class: usize, items: u32, tile: QueryTile) {
+        let keys = (tile.key_end - tile.key_begin).min(tile.split_tokens);
+        self.tiles[class].push(QueryTile { item_start: self.items[class], ..tile });
+        self.items[class] += items;
+        self.max_tile_items[class] = self.max_tile_items[class].max(items);
+        self.max_item_keys[class] = self.max_item_keys[class].max(keys);
+    }
+}
+
+const _: () = assert!(MAX_TILE_TOKENS as usize == 1 << (TILE_CLASSES - 1));
