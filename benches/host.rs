@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use wgpu_paged_attention::blocks::{BlockId, BlockPool, CacheManager, SeqId};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use wgpu_paged_attention::blocks::{BlockId, BlockPool, CacheManager, Domain, ManagerOptions, SeqId, sha256};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 
@@ -46,6 +46,19 @@ fn cycle(pool: &mut BlockPool, held: &mut [BlockId], iterations: u64) -> Duratio
     start.elapsed()
 }
 
+/// Takes blocks out of the middle of the queue, as hits of the prefix cache do, and frees them again.
+fn touch(pool: &mut BlockPool, iterations: u64) -> Duration {
+    let (num_blocks, mut state) = (u64::from(pool.num_blocks()), 1_u64);
+    let start = Instant::now();
+    for _ in 0..iterations {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = BlockId::new((((state >> 32) * num_blocks) >> 32) as u32).expect("below the number of blocks");
+        pool.take(block).expect("all blocks are free");
+        pool.free(block).expect("it was taken above");
+    }
+    start.elapsed()
+}
+
 fn blocks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("allocate_free");
     for num_blocks in [1_000_000, 10_000_000] {
@@ -59,6 +72,9 @@ fn blocks(criterion: &mut Criterion) {
                 bencher.iter_custom(|iterations| cycle(&mut pool, &mut held, iterations));
             });
         }
+        group.bench_function(BenchmarkId::new("touch_free", num_blocks), |bencher| {
+            bencher.iter_custom(|iterations| touch(&mut pool, iterations));
+        });
     }
     group.finish();
 }
@@ -137,5 +153,130 @@ fn planning(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, blocks, planning);
+/// Tokens of the sequences below: 256 blocks.
+const TEXT: u32 = 4096;
+
+/// A manager with a prefix cache, a plan, and a text that is neither.
+fn caching(num_blocks: u32, max_seq_len: u32) -> (CacheManager, StepPlan, Vec<u32>) {
+    let layout = CacheConfig::new(32, 8, 128)
+        .with_num_blocks(num_blocks)
+        .with_max_seq_len(max_seq_len)
+        .with_max_sequences(16)
+        .layout()
+        .expect("the configuration is valid");
+    let options = ManagerOptions::default().with_prefix_cache(true);
+    let cache = CacheManager::with_options(&layout, &options).expect("the tables fit into memory");
+    // One token more than can be cached.
+    let text = (0..=max_seq_len.min(TEXT)).map(|token| token.wrapping_mul(2_654_435_761) >> 12).collect();
+    (cache, StepPlan::new(Schedule::default()), text)
+}
+
+/// A new sequence with a text.
+fn create(cache: &mut CacheManager, plan: &mut StepPlan, text: &[u32]) -> SeqId {
+    let (seq, cached) = cache.create_sequence_with_tokens(text, &Domain::default()).expect("there is a row for each");
+    cache.reserve_tokens(&[(seq, &text[cached as usize..])], plan).expect("the pool is large enough");
+    cache.commit(plan).expect("the step is open");
+    seq
+}
+
+fn prefixes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("prefix_cache");
+    let bytes = vec![1; 1 << 16];
+    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("sha256", |bencher| bencher.iter(|| sha256(black_box(&bytes))));
+    group.throughput(Throughput::Elements(TEXT.into()));
+    let (mut cache, mut plan, text) = caching(10_000, 2 * TEXT);
+    let seq = create(&mut cache, &mut plan, &text);
+    assert_eq!(cache.cached_tokens(&text, &Domain::default()), TEXT);
+    group.bench_function("lookup/4096", |bencher| {
+        bencher.iter(|| cache.cached_tokens(black_box(&text), &Domain::default()));
+    });
+    cache.release(seq).expect("it lives");
+    group.bench_function("create_release/4096", |bencher| {
+        bencher.iter(|| {
+            let (seq, _) = cache.create_sequence_with_tokens(&text, &Domain::default()).expect("there is a row");
+            cache.release(seq).expect("it lives");
+        });
+    });
+    group.finish();
+}
+
+/// The time of `work`, which is undone without being timed.
+fn timed<T>(iterations: u64, mut work: impl FnMut() -> T, mut undo: impl FnMut(T)) -> Duration {
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..iterations {
+        let start = Instant::now();
+        let done = work();
+        elapsed += start.elapsed();
+        undo(done);
+    }
+    elapsed
+}
+
+fn sharing(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sharing");
+    let (cache, mut plan, text) = caching(10_000, 2 * TEXT);
+    let cache = std::cell::RefCell::new(cache);
+    let seq = create(&mut cache.borrow_mut(), &mut plan, &text);
+    group.bench_function("fork/4096", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let fork = || cache.borrow_mut().fork(seq).expect("there is a row");
+            timed(iterations, fork, |fork| cache.borrow_mut().release(fork).expect("it lives"))
+        });
+    });
+    group.bench_function("copy_on_write/reserve_rollback", |bencher| {
+        let fork = cache.borrow_mut().fork(seq).expect("there is a row");
+        bencher.iter(|| {
+            cache.borrow_mut().reserve(&[(fork, 1)], &mut plan).expect("the pool is large enough");
+            cache.borrow_mut().rollback(&mut plan).expect("the step is open");
+        });
+        cache.borrow_mut().release(fork).expect("it lives");
+    });
+    group.finish();
+}
+
+/// What an undone step costs for every block that it touched, and what it costs to take cached blocks.
+fn stepping(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("rollback");
+    for blocks in [16, 256, 4096] {
+        let (cache, plan, _) = caching(10_000, 1 << 16);
+        let (cache, plan) = (std::cell::RefCell::new(cache), std::cell::RefCell::new(plan));
+        let seq = cache.borrow_mut().create_sequence().expect("there is a row");
+        let reserve = || cache.borrow_mut().reserve(&[(seq, 16 * blocks)], &mut plan.borrow_mut());
+        group.throughput(Throughput::Elements(blocks.into()));
+        group.bench_function(BenchmarkId::from_parameter(blocks), |bencher| {
+            bencher.iter_custom(|iterations| {
+                reserve().expect("the pool is large enough");
+                let rollback = || cache.borrow_mut().rollback(&mut plan.borrow_mut()).expect("the step is open");
+                let time = timed(iterations, rollback, |()| reserve().expect("the pool is large enough"));
+                cache.borrow_mut().abandon();
+                time
+            });
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("evict");
+    let blocks = 4096;
+    for num_blocks in [10_000, 1_000_000] {
+        let (mut cache, mut plan, mut text) = caching(num_blocks, 1 << 16);
+        // Texts that differ from the first token on fill the pool with cached blocks.
+        for first in 0..num_blocks / 256 {
+            text[0] = first;
+            let seq = create(&mut cache, &mut plan, &text);
+            cache.release(seq).expect("it lives");
+        }
+        let seq = cache.create_sequence().expect("there is a row");
+        group.throughput(Throughput::Elements(blocks.into()));
+        group.bench_function(BenchmarkId::new("reserve_rollback", num_blocks), |bencher| {
+            bencher.iter(|| {
+                cache.reserve(&[(seq, 16 * blocks)], &mut plan).expect("the pool is large enough");
+                cache.rollback(&mut plan).expect("the step is open");
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, blocks, planning, prefixes, sharing, stepping);
 criterion_main!(benches);

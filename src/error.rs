@@ -3,7 +3,10 @@
 //! Every variant carries the offending value and the limit it broke, and its message ends with the way out.
 //! Whatever returns one of these has left the cache as it was.
 
-use crate::blocks::{BlockId, SeqId};
+mod blocks;
+
+pub use blocks::{InvariantError, ManagerError, PoolError, PreemptError, ReserveError};
+
 use crate::formats::KvFormat;
 
 /// A [`CacheConfig`](crate::config::CacheConfig) that describes no possible cache.
@@ -148,160 +151,6 @@ pub enum LayoutError {
         /// The largest number of blocks that would fit.
         max_blocks: u64,
     },
-}
-
-/// A request that the [`BlockPool`](crate::blocks::BlockPool) refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// Nothing was allocated.
-    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
-    OutOfBlocks {
-        /// Blocks asked for.
-        needed: u64,
-        /// Blocks free at that moment.
-        free: u32,
-        /// Blocks in the pool.
-        total: u32,
-    },
-    /// The id does not belong to this pool.
-    #[error("block {block} is not in this pool of {num_blocks}; use ids that this pool handed out")]
-    OutOfRange {
-        /// The id as given.
-        block: BlockId,
-        /// Blocks in the pool.
-        num_blocks: u32,
-    },
-    /// The block is free already: freed twice, or never allocated.
-    #[error("block {block} is free; free or retain a block only while it is allocated")]
-    NotAllocated {
-        /// The id as given.
-        block: BlockId,
-    },
-    /// The block is in use, so it is not there to be taken.
-    #[error("block {block} is in use by {refs} owners; retain it instead of taking it")]
-    InUse {
-        /// The id as given.
-        block: BlockId,
-        /// Its owners.
-        refs: u32,
-    },
-    /// The reference count of a block is at its maximum.
-    #[error("block {block} has {limit} owners, the most it can have; copy it instead of sharing it")]
-    TooManyOwners {
-        /// The id as given.
-        block: BlockId,
-        /// The largest reference count.
-        limit: u32,
-    },
-    /// More blocks than ids exist for.
-    #[error("a pool of {num_blocks} blocks is larger than {limit}; use fewer blocks")]
-    TooManyBlocks {
-        /// Blocks asked for.
-        num_blocks: u32,
-        /// The largest pool.
-        limit: u32,
-    },
-    /// The host could not give the memory for the bookkeeping.
-    #[error("no host memory for {bytes} bytes of block bookkeeping; use fewer blocks")]
-    HostMemory {
-        /// Bytes asked for.
-        bytes: u64,
-    },
-}
-
-/// A request that the [`CacheManager`](crate::blocks::CacheManager) refuses, [`reserve`] apart.
-///
-/// [`reserve`]: crate::blocks::CacheManager::reserve
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ManagerError {
-    /// The sequence was released, or the handle comes from elsewhere.
-    #[error("{seq} is stale: it was released; create a new sequence")]
-    StaleSequence {
-        /// The handle as given.
-        seq: SeqId,
-    },
-    /// Every row of the block table is taken.
-    #[error("all {limit} sequences are in use; release one or raise max_sequences")]
-    TooManySequences {
-        /// Sequences that may live at a time.
-        limit: u32,
-    },
-    /// The sequence takes part in the step that is still open.
-    #[error("{seq} is part of the open step; commit or roll back before releasing it")]
-    SequenceInStep {
-        /// The handle as given.
-        seq: SeqId,
-    },
-    /// There is no reservation to commit or roll back.
-    #[error("no step is open; reserve one first")]
-    NoOpenStep,
-    /// The plan does not belong to the open reservation of this manager.
-    #[error("this plan is not the open step of this manager; pass the plan that reserve filled")]
-    WrongPlan,
-    /// The host could not give the memory for the bookkeeping.
-    #[error("no host memory for {bytes} bytes of tables; lower max_sequences or max_seq_len")]
-    HostMemory {
-        /// Bytes asked for.
-        bytes: u64,
-    },
-    /// The pool refused; a contiguous cache takes its block when a sequence is created.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-}
-
-/// Why a step could not be reserved. Counts, tables and the order of the free list are as before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReserveError {
-    /// The previous step was neither committed nor rolled back.
-    #[error("a step is already open; commit or roll it back first")]
-    StepOpen,
-    /// The sequence was released, or the handle comes from elsewhere.
-    #[error("request {request}: {seq} is stale: it was released; create a new sequence")]
-    StaleSequence {
-        /// Position in the requests.
-        request: usize,
-        /// The handle as given.
-        seq: SeqId,
-    },
-    /// A sequence can grow once per step only.
-    #[error("request {request}: {seq} appears twice in one step; add up its tokens in one request")]
-    DuplicateSequence {
-        /// Position of the second mention.
-        request: usize,
-        /// The handle as given.
-        seq: SeqId,
-    },
-    /// The sequence would outgrow its table row.
-    #[error(
-        "request {request}: {len} tokens and {new_tokens} new ones exceed max_seq_len {max_seq_len}; \
-         stop the sequence or raise the limit"
-    )]
-    TooLong {
-        /// Position in the requests.
-        request: usize,
-        /// Tokens already in the cache.
-        len: u32,
-        /// Tokens to be added.
-        new_tokens: u32,
-        /// The limit of one sequence.
-        max_seq_len: u32,
-    },
-    /// The pool cannot hold the new tokens.
-    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
-    OutOfBlocks {
-        /// Blocks that the whole step needs.
-        needed: u64,
-        /// Blocks free at that moment.
-        free: u32,
-        /// Blocks in the pool.
-        total: u32,
-    },
-    /// The step is too large to be described to the device.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
 }
 
 /// Tables of an engine that describe no possible step.

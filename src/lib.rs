@@ -60,8 +60,10 @@ pub mod formats;
 pub mod gpu;
 #[cfg(feature = "cli")]
 pub mod harness;
+pub mod host_blocks;
 pub mod layout;
 pub mod plan;
 pub mod reference;
+pub mod snapshot;
 
 pub use wgpu;

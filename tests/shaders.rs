@@ -183,6 +183,10 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
         merges_base,
         slots_base,
         updates_base,
+        num_copies,
+        copies_base,
+        num_clears,
+        clears_base,
     });
     let class = host_members!(TileClass { tiles_base, num_tiles, num_items });
     let tile = host_members!(QueryTile {
@@ -215,7 +219,7 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
     // The shader counts words where the host counts structs.
     let words =
         (size_of::<StepHeader>() / 4, size_of::<TileClass>() / 4, size_of::<QueryTile>() / 4, size_of::<Merge>() / 4);
-    assert_eq!((words, TILE_CLASSES), ((9, 3, 8, 8), 5));
+    assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 5));
     let step = text(&attention);
     assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * min(tile_idx"));
     assert!(text(&merge_kernel()).contains("header.merges_base + 8u * idx"));

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use wgpu_paged_attention::blocks::{CacheManager, SeqId};
+use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
 
@@ -87,6 +87,57 @@ fn a_warm_decode_step_asks_for_no_memory() {
     assert_eq!(step(), 256);
     // The 17th begins a block again.
     let calls = calls_during(|| assert_eq!((0..16).map(|_| step()).sum::<usize>(), 256));
+    assert_eq!(calls, 0);
+}
+
+#[test]
+fn a_warm_decode_step_that_fills_cached_blocks_asks_for_none_either() {
+    let layout = CacheConfig::new(32, 8, 128)
+        .with_max_seq_len(1024)
+        .with_max_sequences(256)
+        .with_num_blocks(256 * 8)
+        .layout()
+        .unwrap();
+    let options = ManagerOptions::default().with_prefix_cache(true).with_scrub(true).with_windows(&[Some(40)]);
+    let mut cache = CacheManager::with_options(&layout, &options).unwrap();
+    let mut plan = StepPlan::new(Schedule::default());
+    let mut words = Vec::new();
+    let tokens: Vec<u32> = (0..256).collect();
+    let text = |seq: usize, len: usize| [tokens[seq]].into_iter().chain(tokens.iter().copied()).take(len).collect();
+    let mut batch = Vec::new();
+    for seq in 0..256 {
+        let prompt: Vec<u32> = text(seq, 50);
+        let (seq, cached) = cache.create_sequence_with_tokens(&prompt, &Domain::default()).unwrap();
+        cache.reserve_tokens(&[(seq, &prompt[cached as usize..])], &mut plan).unwrap();
+        cache.commit(&mut plan).unwrap();
+        batch.push((seq, &tokens[..1]));
+    }
+    let mut steps = |count: usize| {
+        for _ in 0..count {
+            cache.reserve_tokens(&batch, &mut plan).unwrap();
+            plan.encode(&mut words);
+            cache.commit(&mut plan).unwrap();
+        }
+        cache.stats().evictions
+    };
+    // Long enough for blocks to be filled, to leave the window and to be evicted.
+    let before = steps(100);
+    let mut after = 0;
+    assert_eq!(calls_during(|| after = steps(64)), 0);
+    assert!(0 < before && before < after);
+}
+
+#[test]
+fn forks_ask_for_no_memory() {
+    let (mut cache, batch) = decoding(16, 1024);
+    let (seq, last) = (batch[0].0, batch[15].0);
+    cache.release(last).unwrap();
+    let calls = calls_during(|| {
+        for _ in 0..10 {
+            let fork = cache.fork(seq).unwrap();
+            cache.release(fork).unwrap();
+        }
+    });
     assert_eq!(calls, 0);
 }
 
@@ -180,13 +231,13 @@ fn the_upload_does_not_grow_with_the_context() {
         assert!(plan.updates().is_empty(), "the last block has room");
         plan.upload_bytes()
     });
-    // A header of 96 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
+    // A header of 112 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
     // the merge of every sequence.
-    assert_eq!(bytes, [96 + 64 * 76; 2]);
+    assert_eq!(bytes, [112 + 64 * 76; 2]);
 
     let (mut cache, batch) = decoding(64, 32_768);
     let mut plan = StepPlan::new(Schedule::default());
     cache.reserve(&batch, &mut plan).unwrap();
     // A new block for each: an index and a block id more.
-    assert_eq!(plan.upload_bytes(), 96 + 64 * (76 + 8));
+    assert_eq!(plan.upload_bytes(), 112 + 64 * (76 + 8));
 }

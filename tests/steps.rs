@@ -275,6 +275,6 @@ fn a_long_conversation_needs_no_new_buffer_and_no_longer_upload() {
         }
     }
     // A header, and a position, a slot, a query tile, its member and a merge; two words more where a block begins.
-    let step = 96 + 4 + 4 + 32 + 4 + 32;
+    let step = 112 + 4 + 4 + 32 + 4 + 32;
     assert!(sent.iter().all(|bytes| [step, step + 8].contains(bytes)), "{sent:?}");
 }

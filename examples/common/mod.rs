@@ -1,4 +1,5 @@
 //! What an engine has anyway: a device, the model's buffers, a way to read back; and the answer that is expected.
+#![allow(dead_code, reason = "every example uses a part of it")]
 
 use std::error::Error;
 use std::ops::Range;
@@ -80,25 +81,33 @@ pub struct Buffers {
 impl Buffers {
     /// Uploads these tokens of these texts, one text after the other.
     pub fn new(device: &wgpu::Device, parts: &[(&Text, Range<u32>)]) -> Self {
-        let upload = |of: fn(&Text) -> &[f32], heads: usize| {
+        let all = |of: fn(&Text) -> &[f32], heads: usize| -> Vec<f32> {
             let size = heads * HEADS.head_dim;
             let range = |tokens: &Range<u32>| tokens.start as usize * size..tokens.end as usize * size;
-            let all: Vec<f32> = parts.iter().flat_map(|(text, tokens)| &of(text)[range(tokens)]).copied().collect();
+            parts.iter().flat_map(|(text, tokens)| &of(text)[range(tokens)]).copied().collect()
+        };
+        let kv_heads = HEADS.num_kv_heads;
+        let [q, k, v] =
+            [all(|text| &text.q, HEADS.num_q_heads), all(|text| &text.k, kv_heads), all(|text| &text.v, kv_heads)];
+        Self::upload(device, &q, &k, &v)
+    }
+
+    /// Uploads `[tokens, heads, head_dim]` of each; the outputs are as many as the queries.
+    pub fn upload(device: &wgpu::Device, q: &[f32], k: &[f32], v: &[f32]) -> Self {
+        let [q, k, v] = [q, k, v].map(|values| {
             device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
                 label: None,
-                contents: bytemuck::cast_slice(&all),
+                contents: bytemuck::cast_slice(values),
                 usage: wgpu::BufferUsages::STORAGE,
             })
-        };
-        let q = upload(|text| &text.q, HEADS.num_q_heads);
+        });
         let out = device.create_buffer(&wgpu::BufferDescriptor {
             label: None,
             size: q.size(),
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         });
-        let kv_heads = HEADS.num_kv_heads;
-        Self { q, k: upload(|text| &text.k, kv_heads), v: upload(|text| &text.v, kv_heads), out }
+        Self { q, k, v, out }
     }
 
     /// Waits for the device and returns the outputs, `[tokens, num_q_heads, head_dim]`.

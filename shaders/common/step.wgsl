@@ -6,12 +6,14 @@
 //   positions  [num_rows]      i32   of each query token in its sequence; negative before its first key
 //   slots      [num_slots]     u32   places of the tokens to append
 //   updates    [num_updates]         see table_update.wgsl
+//   copies     [num_copies, 2] u32   blocks (source, target) to copy before the first append
+//   clears     [num_clears]    u32   blocks to clear before that
 //   tables                     u32   where they travel with the step
 //   tiles                            QueryTile, class after class
 //   merges     [num_merges]          Merge: rows whose result is merged from records
 //   members                    u32   the rows of the query tiles
 
-const HEADER_WORDS: u32 = 9u;
+const HEADER_WORDS: u32 = 13u;
 const NO_RECORD: u32 = 0xffffffffu;
 
 struct StepHeader {
@@ -24,6 +26,10 @@ struct StepHeader {
     merges_base: u32,
     slots_base: u32,
     updates_base: u32,
+    num_copies: u32,
+    copies_base: u32,
+    num_clears: u32,
+    clears_base: u32,
 }
 
 // The query tiles of one class.
@@ -61,7 +67,8 @@ struct Merge {
 
 fn step_header() -> StepHeader {
     return StepHeader(
-        step[0], step[1], step[2], step[3], step[4], step[5], step[6], step[7], step[8],
+        step[0], step[1], step[2], step[3], step[4], step[5], step[6], step[7], step[8], step[9], step[10],
+        step[11], step[12],
     );
 }
 

@@ -1,14 +1,36 @@
 //! Sequences and what they own; the steps by which they grow are in `step.rs`.
 
+mod check;
+mod options;
+mod preempt;
+mod prefix;
+mod scrub;
+mod sharing;
+mod stats;
 mod step;
+mod store;
+mod transplant;
+mod window;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 
-use crate::blocks::{BlockId, BlockPool, BlockTables, SeqId};
-use crate::error::ManagerError;
+use crate::blocks::events::{BlockEvent, EventLog};
+use crate::blocks::prefix::PrefixIndex;
+use crate::blocks::{BlockId, BlockPool, BlockTables, Domain, SeqId};
+use crate::error::{ManagerError, PoolError};
 use crate::layout::KvLayout;
 
-use self::step::Growth;
+pub use self::options::ManagerOptions;
+pub use self::preempt::{PreemptMethod, Rank, Victim};
+pub use self::stats::CacheStats;
+pub use self::transplant::{Imported, SequenceRecord};
+
+use self::scrub::Scrubs;
+use self::stats::Tally;
+use self::step::{Growth, OpenStep};
+use self::store::Store;
+use self::window::Window;
 
 /// What the manager knows about one row of the table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,12 +39,19 @@ struct Sequence {
     live: bool,
     /// Tokens in the cache; those of an open step are not counted.
     len: u32,
-    /// Blocks owned, those of an open step included: the used columns of the row.
+    /// The used columns of the row, those of an open step and released ones included.
     num_blocks: u32,
+    /// Leading columns whose blocks left the windows.
+    released: u32,
     /// Leading columns that the device has seen in a committed step.
     uploaded: u32,
+    /// Leading tokens whose ids the prefix index knows.
+    known: u32,
+    /// Leading columns that are in the prefix index.
+    registered: u32,
     /// The last step, open or failed, that named this sequence.
     step: u64,
+    rank: Rank,
 }
 
 /// Owns the blocks of a cache and deals them out to sequences, step by step.
@@ -30,6 +59,10 @@ struct Sequence {
 /// A step is a transaction: [`reserve`](Self::reserve) takes the blocks for all its new tokens or none, then the caller
 /// records and submits the work, and [`commit`](Self::commit) makes the sequences longer, or
 /// [`rollback`](Self::rollback) puts every block back where it was. One step is open at a time.
+///
+/// Blocks may have several owners: [`fork`](Self::fork) shares them between branches, and with
+/// [`ManagerOptions::prefix_cache`] sequences share the blocks of equal beginnings. No shared block is ever written; its
+/// writer gets a copy first, which the plan asks of the device.
 ///
 /// ```
 /// use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::{Schedule, StepPlan}};
@@ -53,17 +86,22 @@ struct Sequence {
 #[derive(Debug)]
 pub struct CacheManager {
     layout: KvLayout,
-    pool: BlockPool,
+    store: Store,
     tables: BlockTables,
     sequences: Vec<Sequence>,
+    /// Of every row, where prefixes are cached.
+    domains: Vec<Option<Arc<Domain>>>,
+    /// Of sequences that are created without one.
+    no_domain: Arc<Domain>,
     /// Rows that [`create_sequence`](Self::create_sequence) may give out, the next one last.
     free_rows: Vec<u32>,
     num_sequences: u32,
-    /// The open step; kept when it closes, for its memory only.
-    growth: Vec<Growth>,
-    open: bool,
-    /// Counts the calls of `reserve`, so that no step is mistaken for another.
-    step: u64,
+    window: Option<Window>,
+    swap_from_tokens: Option<u32>,
+    step: OpenStep,
+    tally: Tally,
+    /// Sequences created so far, which ranks them.
+    arrivals: u64,
     /// Tells the plans of different managers apart.
     id: u64,
 }
@@ -75,33 +113,59 @@ impl CacheManager {
     /// [`ManagerError::HostMemory`] or [`PoolError::HostMemory`](crate::error::PoolError::HostMemory) if the
     /// bookkeeping does not fit into memory.
     pub fn new(layout: &KvLayout) -> Result<Self, ManagerError> {
+        Self::with_options(layout, &ManagerOptions::default())
+    }
+
+    /// A manager that does more than handing out blocks.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`ManagerError::ZeroWindow`], or [`ManagerError::NotPaged`] for a prefix cache over a
+    /// contiguous one.
+    pub fn with_options(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
+        if options.prefix_cache && !layout.paged() {
+            return Err(ManagerError::NotPaged);
+        }
+        let window = Window::widest(options)?.filter(|_| layout.paged());
         let pool = BlockPool::new(layout.num_blocks())?;
         let (rows, columns) = (layout.max_sequences(), layout.max_blocks_per_seq());
-        let per_row = size_of::<Sequence>() + size_of::<u32>() + size_of::<Growth>();
+        let per_row = size_of::<Sequence>() + size_of::<Option<Arc<Domain>>>() + size_of::<u32>() + size_of::<Growth>();
         let bytes = u64::from(rows) * (4 * u64::from(columns) + per_row as u64);
-        let no_memory = ManagerError::HostMemory { bytes };
+        let no_memory = |bytes| ManagerError::HostMemory { bytes };
 
-        let tables = BlockTables::new(rows, columns).ok_or(no_memory)?;
+        let tables = BlockTables::new(rows, columns).ok_or(no_memory(bytes))?;
         let mut sequences = Vec::new();
+        let mut domains = Vec::new();
         let mut free_rows = Vec::new();
-        let mut growth = Vec::new();
+        let mut step = OpenStep::default();
         sequences
             .try_reserve_exact(rows as usize)
+            .and_then(|()| domains.try_reserve_exact(rows as usize))
             .and_then(|()| free_rows.try_reserve_exact(rows as usize))
-            .and_then(|()| growth.try_reserve_exact(rows as usize))
-            .map_err(|_| no_memory)?;
+            .and_then(|()| step.growth.try_reserve_exact(rows as usize))
+            .map_err(|_| no_memory(bytes))?;
         sequences.resize(rows as usize, Sequence::default());
+        domains.resize(rows as usize, None);
         free_rows.extend((0..rows).rev());
+
+        let num_blocks = layout.num_blocks();
+        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash);
+        let prefix = options.prefix_cache.then(index).transpose().map_err(no_memory)?;
+        let scrubs = options.scrub.then(|| Scrubs::new(num_blocks)).transpose().map_err(no_memory)?;
+        let events = EventLog::new(options.events);
         Ok(Self {
             layout: layout.clone(),
-            pool,
+            store: Store { pool, prefix, scrubs, events, cached: 0, evicted: Vec::new() },
             tables,
             sequences,
+            domains,
+            no_domain: Arc::default(),
             free_rows,
             num_sequences: 0,
-            growth,
-            open: false,
-            step: 0,
+            window,
+            swap_from_tokens: options.swap_from_tokens,
+            step,
+            tally: Tally::default(),
+            arrivals: 0,
             id: RandomState::new().build_hasher().finish(),
         })
     }
@@ -118,17 +182,17 @@ impl CacheManager {
 
     /// Blocks in the pool.
     pub fn num_blocks(&self) -> u32 {
-        self.pool.num_blocks()
+        self.store.pool.num_blocks()
     }
 
     /// Blocks that nobody owns; those of an open step are owned already.
     pub fn num_free_blocks(&self) -> u32 {
-        self.pool.num_free()
+        self.store.pool.num_free()
     }
 
     /// The free blocks in the order in which they would be taken.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.pool.free_blocks()
+        self.store.pool.free_blocks()
     }
 
     /// Living sequences.
@@ -143,7 +207,7 @@ impl CacheManager {
 
     /// Whether a step waits for [`commit`](Self::commit) or [`rollback`](Self::rollback).
     pub fn is_step_open(&self) -> bool {
-        self.open
+        self.step.open
     }
 
     /// A new sequence without tokens.
@@ -155,32 +219,30 @@ impl CacheManager {
     /// [`ManagerError::TooManySequences`], or
     /// [`PoolError::OutOfBlocks`](crate::error::PoolError::OutOfBlocks) where the cache is contiguous.
     pub fn create_sequence(&mut self) -> Result<SeqId, ManagerError> {
-        let Some(&row) = self.free_rows.last() else {
-            return Err(ManagerError::TooManySequences { limit: self.layout.max_sequences() });
-        };
-        let num_blocks = if self.layout.paged() { 0 } else { 1 };
-        let columns = &mut self.tables.row_mut(row)[..num_blocks as usize];
-        self.pool.allocate_into(columns)?;
-        self.free_rows.pop();
-        self.num_sequences += 1;
-        let seq = &mut self.sequences[row as usize];
-        *seq = Sequence { live: true, num_blocks, generation: seq.generation, ..Sequence::default() };
-        Ok(SeqId::new(row, seq.generation))
+        let num_blocks = self.first_blocks();
+        if !self.free_rows.is_empty() && num_blocks > self.store.pool.num_free() {
+            let (free, total) = (self.store.pool.num_free(), self.store.pool.num_blocks());
+            return Err(PoolError::OutOfBlocks { needed: num_blocks.into(), free, total }.into());
+        }
+        let seq = self.add_row()?;
+        for entry in &mut self.tables.row_mut(seq.index())[..num_blocks as usize] {
+            *entry = self.store.allocate();
+        }
+        self.sequences[seq.index() as usize].num_blocks = num_blocks;
+        self.note_peak();
+        Ok(seq)
     }
 
-    /// Ends a sequence and frees its blocks, the last one first, so that the start of its text is reused last.
+    /// Ends a sequence and gives back its blocks, the last one first, so that the start of its text is reused last. A
+    /// block with other owners stays theirs.
     ///
     /// # Errors
     /// [`ManagerError::StaleSequence`], or [`ManagerError::SequenceInStep`] while an open step names the sequence.
     pub fn release(&mut self, seq: SeqId) -> Result<(), ManagerError> {
-        let state = *self.live(seq)?;
-        if self.open && state.step == self.step {
-            return Err(ManagerError::SequenceInStep { seq });
-        }
+        self.idle(seq)?;
         let row = seq.index();
-        for column in (0..state.num_blocks as usize).rev() {
-            self.pool.free(block_at(&self.tables, row, column))?;
-        }
+        self.give_back(row, 0);
+        self.domains[row as usize] = None;
         let state = &mut self.sequences[row as usize];
         state.live = false;
         self.num_sequences -= 1;
@@ -200,13 +262,42 @@ impl CacheManager {
         Ok(self.live(seq)?.len)
     }
 
-    /// The blocks of a sequence, in the order of its tokens; those of an open step are included.
+    /// The blocks of a sequence, in the order of its tokens; those of an open step are included. Leading ones are
+    /// [`RELEASED`](crate::blocks::RELEASED) where the windows have moved on.
     ///
     /// # Errors
     /// [`ManagerError::StaleSequence`].
     pub fn block_table(&self, seq: SeqId) -> Result<&[u32], ManagerError> {
         let used = self.live(seq)?.num_blocks as usize;
         Ok(&self.tables.row(seq.index())[..used])
+    }
+
+    /// Takes the changes of the prefix cache since the last call; none unless the manager keeps
+    /// [`events`](ManagerOptions::events), which then grow until they are taken.
+    pub fn take_events(&mut self) -> Vec<BlockEvent> {
+        self.store.events.take()
+    }
+
+    /// Blocks that a sequence owns before it has tokens.
+    fn first_blocks(&self) -> u32 {
+        u32::from(!self.layout.paged())
+    }
+
+    /// A sequence without tokens and blocks.
+    fn add_row(&mut self) -> Result<SeqId, ManagerError> {
+        let Some(row) = self.free_rows.pop() else {
+            return Err(ManagerError::TooManySequences { limit: self.layout.max_sequences() });
+        };
+        self.num_sequences += 1;
+        // Ranks of imported sequences may come from anywhere.
+        self.arrivals = self.arrivals.saturating_add(1);
+        if self.store.prefix.is_some() {
+            self.domains[row as usize] = Some(Arc::clone(&self.no_domain));
+        }
+        let state = &mut self.sequences[row as usize];
+        let rank = Rank { priority: 0, arrival: self.arrivals };
+        *state = Sequence { live: true, generation: state.generation, rank, ..Sequence::default() };
+        Ok(SeqId::new(row, state.generation))
     }
 
     fn sequence(&self, seq: SeqId) -> Option<&Sequence> {
@@ -216,11 +307,15 @@ impl CacheManager {
     fn live(&self, seq: SeqId) -> Result<&Sequence, ManagerError> {
         self.sequence(seq).ok_or(ManagerError::StaleSequence { seq })
     }
-}
 
-/// An owned entry of the table; only ids of the pool are ever written there.
-fn block_at(tables: &BlockTables, row: u32, column: usize) -> BlockId {
-    BlockId::new(tables.row(row)[column]).expect("tables hold block ids only")
+    /// A sequence that no open step names.
+    fn idle(&self, seq: SeqId) -> Result<&Sequence, ManagerError> {
+        let state = self.live(seq)?;
+        if self.step.open && state.step == self.step.number {
+            return Err(ManagerError::SequenceInStep { seq });
+        }
+        Ok(state)
+    }
 }
 
 #[cfg(test)]

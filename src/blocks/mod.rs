@@ -3,13 +3,20 @@
 //! Nothing here knows tensors or devices. Blocks are counted and handed out, a sequence's block table says where its
 //! tokens lie, and [`CacheManager`] turns "these sequences get so many new tokens" into a step that either happens
 //! as a whole or not at all.
+//!
+//! A block may have several owners. Forks share theirs until one of them writes, equal beginnings of texts are found in
+//! the prefix cache, and whoever writes into a block that others can see gets a copy first.
 
+mod events;
 mod ids;
 mod manager;
 mod pool;
+mod prefix;
 mod table;
 
+pub use events::BlockEvent;
 pub use ids::{BlockId, SeqId};
-pub use manager::CacheManager;
+pub use manager::{CacheManager, CacheStats, Imported, ManagerOptions, PreemptMethod, Rank, SequenceRecord, Victim};
 pub use pool::BlockPool;
-pub use table::BlockTables;
+pub use prefix::{Domain, KeyHash, PrefixKey, sha256};
+pub use table::{BlockTables, RELEASED};

@@ -8,7 +8,7 @@ use crate::error::PoolError;
 /// How far in front of the head of the queue a block's node is fetched into the cache.
 const LOOKAHEAD: usize = 16;
 
-/// One block: a member of the free list, or in use.
+/// One block: a member of the free list, or in use; a free block has neighbours, one in use has owners about to leave.
 ///
 /// 16 bytes, so that no node straddles two cache lines and an operation touches one line that is not in the cache yet.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +16,9 @@ const LOOKAHEAD: usize = 16;
 struct Node {
     /// Owners; a block is in the free list iff it has none.
     refs: u32,
-    /// The free block before this one.
+    /// The free block before this one; of a block in use, the owners that leave it when the open step is committed.
     prev: u32,
-    /// The free block behind this one.
+    /// The free block behind this one; of no meaning for a block in use.
     next: u32,
     /// The block that was [`LOOKAHEAD`] places behind this one when it was freed: a hint, which may be out of date.
     ahead: u32,
@@ -34,6 +34,8 @@ pub struct BlockPool {
     /// the tail, which saves every operation the question whether the list is empty.
     nodes: Vec<Node>,
     num_free: u32,
+    /// Blocks with two owners or more.
+    num_shared: u32,
     /// The latest blocks that went to the end of the queue, in a ring; they still wait for their `ahead`.
     recent: [u32; LOOKAHEAD],
     /// The oldest of them.
@@ -67,7 +69,7 @@ impl BlockPool {
             let from_end = (LOOKAHEAD - place) as u32;
             num_blocks.checked_sub(from_end).unwrap_or(num_blocks)
         });
-        Ok(Self { nodes, num_free: num_blocks, recent, oldest: 0 })
+        Ok(Self { nodes, num_free: num_blocks, num_shared: 0, recent, oldest: 0 })
     }
 
     /// Blocks in the pool.
@@ -78,6 +80,11 @@ impl BlockPool {
     /// Blocks that [`allocate`](Self::allocate) can still hand out.
     pub fn num_free(&self) -> u32 {
         self.num_free
+    }
+
+    /// Blocks with two owners or more.
+    pub fn num_shared(&self) -> u32 {
+        self.num_shared
     }
 
     /// Owners of a block; 0 if it is free.
@@ -135,6 +142,7 @@ impl BlockPool {
         let refs = self.refs_in_use(block)?;
         let more = refs.checked_add(1).ok_or(PoolError::TooManyOwners { block, limit: u32::MAX })?;
         self.nodes[block.get() as usize].refs = more;
+        self.num_shared += u32::from(refs == 1);
         Ok(())
     }
 
@@ -147,6 +155,7 @@ impl BlockPool {
         let refs = self.refs_in_use(block)?;
         if refs > 1 {
             self.nodes[block.get() as usize].refs = refs - 1;
+            self.num_shared -= u32::from(refs == 2);
             return Ok(false);
         }
         let ring = self.num_blocks();
@@ -168,6 +177,43 @@ impl BlockPool {
         let head = self.nodes[ring as usize].next;
         self.link(block.get(), ring, head);
         Ok(())
+    }
+
+    /// Adds an owner to each of the blocks, which are in use and have fewer owners than can be counted.
+    pub(crate) fn retain_all(&mut self, blocks: &[u32]) {
+        let mut newly_shared = 0;
+        for &block in blocks {
+            let refs = &mut self.nodes[block as usize].refs;
+            debug_assert!(*refs > 0);
+            newly_shared += u32::from(*refs == 1);
+            *refs += 1;
+        }
+        self.num_shared += newly_shared;
+    }
+
+    /// Owners of a block in use that stay when the open step is committed.
+    pub(crate) fn staying(&self, block: u32) -> u32 {
+        let node = self.nodes[block as usize];
+        debug_assert!(node.refs > 0);
+        node.refs - node.prev
+    }
+
+    /// Owners that leave a block in use when the open step is committed.
+    pub(crate) fn leaving(&self, block: u32) -> u32 {
+        let node = self.nodes[block as usize];
+        if node.refs > 0 { node.prev } else { 0 }
+    }
+
+    /// Notes that an owner of a block in use will leave it.
+    pub(crate) fn leave(&mut self, block: u32) {
+        debug_assert!(self.staying(block) > 0);
+        self.nodes[block as usize].prev += 1;
+    }
+
+    /// Takes back [`leave`](Self::leave).
+    pub(crate) fn stay(&mut self, block: u32) {
+        debug_assert!(self.leaving(block) > 0);
+        self.nodes[block as usize].prev -= 1;
     }
 
     /// The free blocks in the order in which they would go out.
@@ -212,7 +258,8 @@ impl BlockPool {
         // As `unlink` does, but the block before the head is known to be the ring's end.
         self.nodes[ring as usize].next = node.next;
         self.nodes[node.next as usize].prev = ring;
-        self.nodes[head as usize].refs = 1;
+        let taken = &mut self.nodes[head as usize];
+        (taken.refs, taken.prev) = (1, 0);
         self.num_free -= 1;
         BlockId::new(head).expect("the free list holds block ids only")
     }
@@ -221,7 +268,8 @@ impl BlockPool {
     fn unlink(&mut self, id: u32, node: Node) {
         self.nodes[node.prev as usize].next = node.next;
         self.nodes[node.next as usize].prev = node.prev;
-        self.nodes[id as usize].refs = 1;
+        let taken = &mut self.nodes[id as usize];
+        (taken.refs, taken.prev) = (1, 0);
         self.num_free -= 1;
     }
 
@@ -237,5 +285,6 @@ impl BlockPool {
     }
 }
 
+mod check;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,15 @@
 //! The block tables of all sequences, as the device sees them.
 
+/// The entry of a block that a sequence has given back because it left every window.
+///
+/// Only the host's table shows it; on the device the entry keeps a number of some block, and kernels that apply one of the
+/// windows do not look at what it holds.
+pub const RELEASED: u32 = u32::MAX;
+
 /// `[max_sequences, max_blocks_per_seq]` block numbers, row-major: the host's copy of the device's table.
 ///
 /// Only the leading entries of a row belong to its sequence; whoever reads a row knows how many. What lies behind
-/// them may be left over from earlier owners.
+/// them may be left over from earlier owners. Leading entries are [`RELEASED`] where a window has moved on.
 #[derive(Clone, Debug)]
 pub struct BlockTables {
     words: Vec<u32>,
@@ -45,6 +51,12 @@ impl BlockTables {
     pub(crate) fn row(&self, row: u32) -> &[u32] {
         let base = self.base(row) as usize;
         &self.words[base..base + self.columns as usize]
+    }
+
+    /// Makes the first entries of one row those of another.
+    pub(crate) fn copy_row(&mut self, from: u32, to: u32, columns: usize) {
+        let (from, to) = (self.base(from) as usize, self.base(to) as usize);
+        self.words.copy_within(from..from + columns, to);
     }
 
     pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u32] {

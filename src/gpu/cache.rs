@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::arena::{Arena, ArenaPool};
+use super::arena::{Arena, ArenaPool, Lease};
 use super::binding::{element_bytes, grid};
+use super::block_work::{BlockFill, BlockKernels};
 use super::error::GpuError;
 use super::params::AppendParams;
 use super::pipeline::{SharedLayouts, Slot, bind_group, bind_group_layout, compile};
@@ -34,8 +35,10 @@ pub struct KvCache {
     pub(super) append_io: wgpu::BindGroupLayout,
     pub(super) append: wgpu::ComputePipeline,
     table_update: wgpu::ComputePipeline,
+    pub(super) block_kernels: BlockKernels,
+    block_fill: BlockFill,
     arenas: ArenaPool,
-    liveness: Liveness,
+    pub(super) liveness: Liveness,
 }
 
 /// The KV heads of one layer that share a pair of bindings.
@@ -118,6 +121,8 @@ impl KvCache {
             append_io,
             append,
             table_update,
+            block_kernels: BlockKernels::new(layout.num_blocks()),
+            block_fill: BlockFill::default(),
             arenas: ArenaPool::default(),
             liveness,
         })
@@ -142,6 +147,21 @@ impl KvCache {
         &self.device
     }
 
+    /// What the blocks that a plan [clears](StepPlan::clears) are overwritten with.
+    pub fn block_fill(&self) -> BlockFill {
+        self.block_fill
+    }
+
+    /// Sets [`block_fill`](Self::block_fill); zeros unless set.
+    pub fn set_block_fill(&mut self, fill: BlockFill) {
+        self.block_fill = fill;
+    }
+
+    /// The pools of all layers.
+    pub(super) fn layers(&self) -> &[Vec<Segment>] {
+        &self.layers
+    }
+
     /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests.
     ///
     /// # Errors
@@ -161,7 +181,8 @@ impl KvCache {
         StepPlan::new(self.schedule())
     }
 
-    /// Sends a plan to the device, once for all layers, and records the changes of the block tables.
+    /// Sends a plan to the device, once for all layers, and records what comes before the first append: changes of the
+    /// block tables, [clears](StepPlan::clears) and [copies](StepPlan::copies) of blocks in all layers.
     ///
     /// Record the step into `encoder`, or into encoders submitted after it. Steps must be submitted in the order in
     /// which they were begun. The upload is as long as the batch, whatever the context.
@@ -185,25 +206,46 @@ impl KvCache {
         }
         let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, &self.profile)?;
         let updates = grid(plan.updates().len() as u64, UPDATE_LANES, &self.profile)?;
+        let fills = self.fills(self.block_fill, plan.clears().len())?;
+        let copies = self.copies(plan.copies().len())?;
         self.liveness.check()?;
-        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, &self.profile, bytes)?;
-        if let Some(Arena { words, staging, update, .. }) = lease.arena_mut() {
-            plan.encode(staging);
-            queue.write_buffer(words, 0, bytemuck::cast_slice(staging));
+        let lease = self.send(queue, encoder, bytes, |words| plan.encode(words))?;
+        if let Some(arena) = lease.arena()
+            && (updates[0] > 0 || fills.is_some() || copies.is_some())
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: Some("paged.begin_step"),
+                timestamp_writes: None,
+            });
             if updates[0] > 0 {
-                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                    label: Some("paged.table_update"),
-                    timestamp_writes: None,
-                });
                 pass.set_pipeline(&self.table_update);
-                pass.set_bind_group(0, &*update, &[]);
+                pass.set_bind_group(0, &arena.update, &[]);
                 pass.dispatch_workgroups(updates[0], updates[1], updates[2]);
             }
+            for work in [fills, copies].into_iter().flatten() {
+                work.record(&mut pass, arena);
+            }
+        }
+        Ok(Step::new(plan, lease, self.identity.clone()))
+    }
+
+    /// Sends the words of a step to an arena, which is kept until what `encoder` holds has run, or was dropped.
+    pub(super) fn send(
+        &self,
+        queue: &wgpu::Queue,
+        encoder: &wgpu::CommandEncoder,
+        bytes: u64,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) -> Result<Arc<Lease>, GpuError> {
+        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, &self.profile, bytes)?;
+        if let Some(Arena { words, staging, .. }) = lease.arena_mut() {
+            encode(staging);
+            queue.write_buffer(words, 0, bytemuck::cast_slice(staging));
         }
         let lease = Arc::new(lease);
         let in_flight = Arc::clone(&lease);
         encoder.on_submitted_work_done(move || drop(in_flight));
-        Ok(Step::new(plan, lease, self.identity.clone()))
+        Ok(lease)
     }
 }
 

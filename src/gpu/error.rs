@@ -121,6 +121,60 @@ pub enum GpuError {
         /// Blocks of that pool.
         num_blocks: u32,
     },
+    /// A block of a list that does not exist.
+    #[error("{list}[{index}] is block {block}, but there are {num_blocks}; correct the list")]
+    NoSuchBlock {
+        /// The list.
+        list: &'static str,
+        /// The place in it.
+        index: usize,
+        /// The block.
+        block: u32,
+        /// Blocks that there are.
+        num_blocks: u32,
+    },
+    /// Copies whose outcome would depend on their order.
+    #[error(
+        "copies[{index}] writes block {block}, which another copy of the list reads or writes; make two lists of it"
+    )]
+    CopyOrder {
+        /// The copy.
+        index: usize,
+        /// Its target.
+        block: u32,
+    },
+    /// A block that was not among those that were taken to the host.
+    #[error("blocks[{index}] asks for what block {block} held, but that one was not swapped out")]
+    NotHeld {
+        /// The place in the list.
+        index: usize,
+        /// The block.
+        block: u32,
+    },
+    /// Blocks of a cache of another shape.
+    #[error("the blocks have {field} {given}, but the cache has {expected}")]
+    BlockShape {
+        /// What differs.
+        field: &'static str,
+        /// Theirs.
+        given: String,
+        /// The cache's.
+        expected: String,
+    },
+    /// Blocks that are still on their way to the host.
+    #[error("the blocks are still on their way; submit the encoder, poll the device, and ask again")]
+    Pending,
+    /// Blocks that were to come to the host with an encoder that nobody submitted.
+    #[error("the encoder that was to take the blocks to the host was dropped unsubmitted; record the swap again")]
+    NotSubmitted,
+    /// The host has no memory left.
+    #[error("out of host memory while making {what} ({bytes} bytes)")]
+    HostMemory {
+        /// What was to be made.
+        what: &'static str,
+        /// Its size.
+        bytes: u64,
+    },
     /// A buffer, a slice of a buffer or a pool of the wrong size.
     #[error("{argument} has {given} bytes, but {needed} are needed")]
     TooSmall {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::attention_shape::AttentionShape;
+use super::block_work::BlockFill;
 use super::rotary::RotaryShape;
 use super::shape::{Constants, Exchange, KvShape};
 use super::transfer::{ForeignLayout, ForeignOrder};
@@ -28,6 +29,8 @@ const EXCHANGE_SUBGROUP: &str = include_str!("../../shaders/common/exchange_subg
 const EXCHANGE_WORKGROUP: &str = include_str!("../../shaders/common/exchange_workgroup.wgsl");
 const KV_APPEND: &str = include_str!("../../shaders/kv_append.wgsl");
 const TABLE_UPDATE: &str = include_str!("../../shaders/table_update.wgsl");
+const BLOCK_COPY: &str = include_str!("../../shaders/block_copy.wgsl");
+const BLOCK_FILL: &str = include_str!("../../shaders/block_fill.wgsl");
 const PAGED_ATTENTION: &str = include_str!("../../shaders/paged_attention.wgsl");
 const POOL_IMPORT: &str = include_str!("../../shaders/pool_import.wgsl");
 const POOL_EXPORT: &str = include_str!("../../shaders/pool_export.wgsl");
@@ -39,6 +42,10 @@ const MERGE_STATES: &str = include_str!("../../shaders/merge_states.wgsl");
 pub const APPEND_LANES: u32 = 64;
 /// Invocations in a workgroup of `table_update.wgsl`; `tests/shaders.rs` compares the two.
 pub const UPDATE_LANES: u32 = 64;
+/// Invocations in a workgroup of `block_copy.wgsl`; `tests/block_shaders.rs` compares the two.
+pub const COPY_LANES: u32 = 64;
+/// Invocations in a workgroup of `block_fill.wgsl`; `tests/block_shaders.rs` compares the two.
+pub const FILL_LANES: u32 = 64;
 /// Invocations in a workgroup of `pool_import.wgsl`; `tests/shaders.rs` compares the two.
 pub const IMPORT_LANES: u32 = 64;
 /// Invocations in a workgroup of `pool_export.wgsl`; `tests/shaders.rs` compares the two.
@@ -88,6 +95,18 @@ pub enum Kernel {
     },
     /// `shaders/table_update.wgsl`
     TableUpdate,
+    /// `shaders/block_copy.wgsl`
+    BlockCopy {
+        /// Blocks in the pool.
+        num_blocks: u32,
+    },
+    /// `shaders/block_fill.wgsl`
+    BlockFill {
+        /// Blocks in the pool.
+        num_blocks: u32,
+        /// What is written.
+        fill: BlockFill,
+    },
     /// `shaders/pool_import.wgsl`
     PoolImport {
         /// The pool it writes: K's or V's, with that one's width in both places.
@@ -136,6 +155,8 @@ impl Kernel {
             Self::RotateQueries { .. } => "rotate_queries",
             Self::MergeStates { .. } => "merge_states",
             Self::TableUpdate => "table_update",
+            Self::BlockCopy { .. } => "block_copy",
+            Self::BlockFill { .. } => "block_fill",
             Self::PagedAttention { .. } => "paged_attention",
             Self::PoolImport { .. } => "pool_import",
             Self::PoolExport { .. } => "pool_export",
@@ -189,6 +210,17 @@ impl Kernel {
                 (io_constants(io_format), parts)
             }
             Self::TableUpdate => (Constants::default(), vec![STEP, TABLE_UPDATE]),
+            Self::BlockCopy { num_blocks } => {
+                let mut constants = Constants::default();
+                constants.set("NUM_BLOCKS", num_blocks);
+                (constants, vec![STEP, BLOCK_COPY])
+            }
+            Self::BlockFill { num_blocks, fill } => {
+                let mut constants = Constants::default();
+                constants.set("NUM_BLOCKS", num_blocks);
+                constants.set("FILL", fill.word());
+                (constants, vec![STEP, BLOCK_FILL])
+            }
             Self::PoolImport { kv, foreign } => {
                 let mut parts = vec![GRID, PAGING, FOREIGN, load_part(foreign.element.format()), KV_STORE];
                 parts.extend(store_parts(kv.format));
@@ -238,6 +270,8 @@ impl fmt::Display for Kernel {
         f.write_str(self.name())?;
         match self {
             Self::TableUpdate => Ok(()),
+            Self::BlockCopy { num_blocks } => write!(f, " n{num_blocks}"),
+            Self::BlockFill { num_blocks, fill } => write!(f, " n{num_blocks} {fill}"),
             Self::KvAppend { kv } => write!(f, " {kv}"),
             Self::FusedAppend { kv, io_format, rotary } => {
                 write!(f, " {kv} {}-io", io_format.name())?;

@@ -21,7 +21,9 @@ pub use raw::RawTables;
 pub(crate) use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
-pub use words::{MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+pub use words::{
+    BlockCopy, MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
+};
 
 use self::tiling::{Span, Tiling};
 use crate::error::PlanError;
@@ -36,6 +38,7 @@ const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<T
 const TILE_WORDS: u32 = (size_of::<QueryTile>() / 4) as u32;
 const MERGE_WORDS: u32 = (size_of::<Merge>() / 4) as u32;
 const UPDATE_WORDS: u32 = (size_of::<TableUpdate>() / 4) as u32;
+const COPY_WORDS: u32 = (size_of::<BlockCopy>() / 4) as u32;
 /// Words of a row at most: its position and slot, its own and a shared tile with a member each, its merge.
 const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
 
@@ -68,6 +71,8 @@ pub struct StepPlan {
     positions: Vec<i32>,
     slots: Vec<u32>,
     updates: Vec<TableUpdate>,
+    copies: Vec<BlockCopy>,
+    clears: Vec<u32>,
     /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
     tables: Vec<u32>,
     source: TableSource,
@@ -85,6 +90,8 @@ impl StepPlan {
             positions: Vec::new(),
             slots: Vec::new(),
             updates: Vec::new(),
+            copies: Vec::new(),
+            clears: Vec::new(),
             tables: Vec::new(),
             source: TableSource::Resident,
             tiling: Tiling::default(),
@@ -101,6 +108,8 @@ impl StepPlan {
         self.positions.clear();
         self.slots.clear();
         self.updates.clear();
+        self.copies.clear();
+        self.clears.clear();
         self.tables.clear();
         self.source = TableSource::Resident;
         self.tiling.clear();
@@ -185,6 +194,19 @@ impl StepPlan {
         &self.updates
     }
 
+    /// Blocks that the step copies before its first append, so that no shared block is written.
+    pub fn copies(&self) -> &[BlockCopy] {
+        &self.copies
+    }
+
+    /// Blocks that the step hands out while they still hold what earlier owners left there, to be cleared before
+    /// anything else; empty unless the manager [scrubs](crate::blocks::ManagerOptions::scrub).
+    ///
+    /// A block that is the target of a copy is not among them: it is overwritten whole.
+    pub fn clears(&self) -> &[u32] {
+        &self.clears
+    }
+
     /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.
     pub fn inline_tables(&self) -> &[u32] {
         &self.tables
@@ -200,6 +222,8 @@ impl StepPlan {
         // `prepare` has seen that every offset fits.
         let slots_base = HEADER_WORDS + self.num_rows();
         let updates_base = slots_base + self.num_tokens();
+        let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
+        let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
         let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
         StepHeader {
             num_rows: self.num_rows(),
@@ -211,6 +235,10 @@ impl StepPlan {
             merges_base,
             slots_base,
             updates_base,
+            num_copies: self.copies.len() as u32,
+            copies_base,
+            num_clears: self.clears.len() as u32,
+            clears_base,
         }
     }
 
@@ -226,12 +254,13 @@ impl StepPlan {
     }
 
     fn tiles_base(&self) -> u32 {
-        tables_base(self.positions.len() as u64, self.slots.len() as u64, self.updates.len() as u64)
-            + self.tables.len() as u32
+        let changes = UPDATE_WORDS as usize * self.updates.len() + COPY_WORDS as usize * self.copies.len();
+        let before = self.positions.len() + self.slots.len() + changes + self.clears.len() + self.tables.len();
+        HEADER_WORDS + before as u32
     }
 
-    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, inline tables, query
-    /// tiles, merges, members.
+    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, copies, clears,
+    /// inline tables, query tiles, merges, members.
     pub fn encode(&self, out: &mut Vec<u32>) {
         out.clear();
         out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
@@ -239,6 +268,8 @@ impl StepPlan {
         out.extend_from_slice(bytemuck::cast_slice(&self.positions));
         out.extend_from_slice(&self.slots);
         out.extend_from_slice(bytemuck::cast_slice(&self.updates));
+        out.extend_from_slice(bytemuck::cast_slice(&self.copies));
+        out.extend_from_slice(&self.clears);
         out.extend_from_slice(&self.tables);
         for tiles in &self.tiling.tiles {
             out.extend_from_slice(bytemuck::cast_slice(tiles));
@@ -258,16 +289,18 @@ impl StepPlan {
     }
 
     /// Makes room for a step and refuses one whose words cannot be numbered. The plan is empty before and after.
-    pub(crate) fn prepare(
-        &mut self,
-        layout: &KvLayout,
-        rows: u64,
-        slots: u64,
-        updates: u64,
-        tables: u64,
-    ) -> Result<(), PlanError> {
+    pub(crate) fn prepare(&mut self, layout: &KvLayout, counts: &Counts) -> Result<(), PlanError> {
+        let &Counts { rows, slots, updates, copies, clears, tables } = counts;
         let mut words = u64::from(HEADER_WORDS);
-        for (count, size) in [(rows, MOST_ROW_WORDS), (slots, 1), (updates, UPDATE_WORDS), (tables, 1)] {
+        let sizes = [
+            (rows, MOST_ROW_WORDS),
+            (slots, 1),
+            (updates, UPDATE_WORDS),
+            (copies, COPY_WORDS),
+            (clears, 1),
+            (tables, 1),
+        ];
+        for (count, size) in sizes {
             words = words.saturating_add(count.saturating_mul(size.into()));
         }
         for (what, value, limit) in [("rows", rows, MAX_ROWS), ("words", words, u32::MAX)] {
@@ -281,6 +314,8 @@ impl StepPlan {
             .try_reserve(rows as usize)
             .and_then(|()| self.slots.try_reserve(slots as usize))
             .and_then(|()| self.updates.try_reserve(updates as usize))
+            .and_then(|()| self.copies.try_reserve(copies as usize))
+            .and_then(|()| self.clears.try_reserve(clears as usize))
             .and_then(|()| self.tables.try_reserve(tables as usize))
             .and_then(|()| self.tiling.try_reserve(rows as usize))
             .map_err(|_| PlanError::HostMemory { rows })?;
@@ -320,6 +355,14 @@ impl StepPlan {
         self.updates.push(update);
     }
 
+    pub(crate) fn push_copy(&mut self, copy: BlockCopy) {
+        self.copies.push(copy);
+    }
+
+    pub(crate) fn push_clear(&mut self, block: u32) {
+        self.clears.push(block);
+    }
+
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         self.ticket
     }
@@ -329,10 +372,21 @@ impl StepPlan {
     }
 }
 
-/// Offset of the inline tables in the encoded step.
-pub(crate) fn tables_base(rows: u64, slots: u64, updates: u64) -> u32 {
+/// How much of everything a step brings, at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) rows: u64,
+    pub(crate) slots: u64,
+    pub(crate) updates: u64,
+    pub(crate) copies: u64,
+    pub(crate) clears: u64,
+    pub(crate) tables: u64,
+}
+
+/// Offset of the inline tables in an encoded step that changes nothing in the resident one.
+pub(crate) fn inline_tables_base(rows: u64, slots: u64) -> u32 {
     // `prepare` has seen that it fits.
-    (u64::from(HEADER_WORDS) + rows + slots + updates * u64::from(UPDATE_WORDS)) as u32
+    (u64::from(HEADER_WORDS) + rows + slots) as u32
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::blocks::BlockId;
 use crate::error::TableError;
 use crate::layout::{KvLayout, SKIP_SLOT};
-use crate::plan::{Append, StepPlan, TableSource, Tables, tables_base};
+use crate::plan::{Append, Counts, StepPlan, TableSource, Tables, inline_tables_base};
 
 /// Tables of one step, as engines with their own block manager hand them over.
 ///
@@ -88,9 +88,9 @@ impl StepPlan {
         let seqs = || (0..tables.num_seqs()).filter(|&seq| raw.queries(seq) > 0);
         let rows = raw.num_queries();
         let columns = seqs().map(|seq| tables.used(layout, seq).len() as u64).sum();
-        self.prepare(layout, rows, rows, 0, columns)?;
+        self.prepare(layout, &Counts { rows, slots: rows, tables: columns, ..Counts::default() })?;
         self.source = TableSource::Inline;
-        let first = tables_base(rows, rows, 0);
+        let first = inline_tables_base(rows, rows);
 
         for seq in seqs() {
             // Below the words of the whole step, which `prepare` has checked.

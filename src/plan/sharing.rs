@@ -10,6 +10,7 @@ use std::hash::BuildHasher;
 
 use super::schedule::Schedule;
 use super::tiling::Span;
+use crate::blocks::RELEASED;
 
 /// The first splits of a sequence, served by a tile of several.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +66,10 @@ impl Sharing {
                 continue;
             }
             let own = blocks(span);
+            // Blocks that left a window are gone from the front on, so one that begins with a block has all of them.
+            if own[0] == RELEASED {
+                continue;
+            }
             // No text begins with one block twice: that is how engines fill columns whose keys no window shows any more.
             if own.len() > 1 && own[0] == own[1] {
                 continue;

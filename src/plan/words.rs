@@ -29,8 +29,16 @@ pub struct StepHeader {
     pub merges_base: u32,
     /// Offset of the slots.
     pub slots_base: u32,
-    /// Offset of the [`TableUpdate`]s; inline tables follow behind them.
+    /// Offset of the [`TableUpdate`]s.
     pub updates_base: u32,
+    /// Blocks to copy before the first append.
+    pub num_copies: u32,
+    /// Offset of the [`BlockCopy`]s.
+    pub copies_base: u32,
+    /// Blocks to clear before that.
+    pub num_clears: u32,
+    /// Offset of these blocks; inline tables follow behind them.
+    pub clears_base: u32,
 }
 
 /// The query tiles of one class; [`TILE_CLASSES`] of them stand behind the header.
@@ -98,4 +106,17 @@ pub struct TableUpdate {
     pub index: u32,
     /// The block that goes there.
     pub block: u32,
+}
+
+/// A block that is copied whole, K and V of all layers, before the step's first append: its writer shares it with others
+/// who are to keep what it holds.
+///
+/// No target is a source, so the order of the copies does not matter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockCopy {
+    /// The shared block, which is only read.
+    pub source: u32,
+    /// The new block of the writer.
+    pub target: u32,
 }

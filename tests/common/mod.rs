@@ -3,6 +3,7 @@
 
 pub mod batches;
 pub mod rig;
+pub mod story;
 
 use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{DeviceProfile, Exchange, KvCache};

@@ -137,3 +137,34 @@ fn pools_of_no_and_of_too_many_blocks_are_handled() {
     let error = BlockPool::new(u32::MAX).unwrap_err();
     assert_eq!(error, PoolError::TooManyBlocks { num_blocks: u32::MAX, limit: 1 << 31 });
 }
+
+#[test]
+fn broken_lists_and_counts_are_found() {
+    use crate::error::InvariantError;
+    let after = |corrupt: fn(&mut BlockPool)| {
+        let mut pool = BlockPool::new(6).unwrap();
+        for _ in 0..3 {
+            pool.allocate().unwrap();
+        }
+        pool.retain(id(1)).unwrap();
+        assert_eq!(pool.check_invariants(), Ok(()));
+        corrupt(&mut pool);
+        pool.check_invariants().unwrap_err()
+    };
+    let list = |block, what| InvariantError::FreeList { block, what };
+    assert_eq!(after(|pool| pool.nodes[4].prev = 5), list(4, "its neighbours do not agree"));
+    assert_eq!(after(|pool| pool.nodes[3].next = 77), list(77, "its neighbours do not agree"));
+    assert_eq!(after(|pool| pool.nodes[4].refs = 1), list(4, "it has owners"));
+    assert_eq!(after(|pool| pool.nodes[0].prev = 2), list(0, "more owners leave it than it has"));
+    let counter = |name, stored, counted| InvariantError::Counter { name, stored, counted };
+    assert_eq!(after(|pool| pool.num_free += 1), counter("free blocks", 4, 3));
+    assert_eq!(after(|pool| pool.num_shared = 0), counter("shared blocks", 0, 1));
+    // Free without being in the list: freed by nobody.
+    assert_eq!(after(|pool| pool.nodes[0].refs = 0), counter("blocks without owners", 3, 4));
+    // Two rings.
+    let cut_off = after(|pool| {
+        (pool.nodes[3].next, pool.nodes[5].prev) = (6, 5);
+        pool.nodes[6].prev = 3;
+    });
+    assert_eq!(cut_off, counter("free blocks", 3, 1));
+}

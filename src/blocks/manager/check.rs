@@ -1,0 +1,119 @@
+//! Whether all that the manager remembers fits together.
+
+use crate::blocks::manager::Sequence;
+use crate::blocks::prefix::PrefixIndex;
+use crate::blocks::{CacheManager, RELEASED};
+use crate::error::InvariantError;
+
+impl CacheManager {
+    /// Looks for any inconsistency, in time and memory in proportion to the pool: for tests, and for engines that would
+    /// rather stop than serve a wrong block.
+    ///
+    /// # Errors
+    /// The first one that is found.
+    pub fn check_invariants(&self) -> Result<(), InvariantError> {
+        self.store.pool.check_invariants()?;
+        let mut owners = vec![0_u32; self.store.pool.num_blocks() as usize];
+        let mut live = 0;
+        for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
+            live += 1;
+            self.check_sequence(row, state)?;
+            for &block in &self.tables.row(row)[state.released as usize..state.num_blocks as usize] {
+                let Some(count) = owners.get_mut(block as usize) else {
+                    return Err(InvariantError::FreeList {
+                        block,
+                        what: "a table names it, but it is not in the pool",
+                    });
+                };
+                *count += 1;
+            }
+        }
+        let sources = self.step.growth.iter().filter(|_| self.step.open).filter_map(|growth| growth.source);
+        let mut leaving = vec![0_u32; owners.len()];
+        for source in sources {
+            owners[source as usize] += 1;
+            leaving[source as usize] += 1;
+        }
+        for (block, (&counted, &leaving)) in (0..).zip(owners.iter().zip(&leaving)) {
+            let stored = self.store.owners(block);
+            if stored != counted {
+                return Err(InvariantError::Owners { block, stored, counted });
+            }
+            if self.store.pool.leaving(block) != leaving {
+                return Err(InvariantError::Owners { block, stored: self.store.pool.leaving(block), counted: leaving });
+            }
+        }
+        let counter = |name, stored: u32, counted: u32| match stored == counted {
+            true => Ok(()),
+            false => Err(InvariantError::Counter { name, stored: stored.into(), counted: counted.into() }),
+        };
+        counter("living sequences", self.num_sequences, live)?;
+        self.check_prefix(counter)
+    }
+
+    fn check_sequence(&self, row: u32, state: &Sequence) -> Result<(), InvariantError> {
+        let block_size = self.layout.block_size();
+        let growth = self.step.growth.iter().find(|growth| self.step.open && growth.row == row);
+        let len = state.len + growth.map_or(0, |growth| growth.new_tokens);
+        let blocks = self.layout.blocks_for(len).max(self.first_blocks());
+        let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
+        let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];
+        let gone = table.iter().filter(|&&block| block == RELEASED).count() as u32;
+        for (what, value, expected, holds) in [
+            ("its length", len, self.layout.max_seq_len(), len <= self.layout.max_seq_len()),
+            ("the number of its blocks", state.num_blocks, blocks, state.num_blocks == blocks),
+            ("the number of released blocks", state.released, outside, state.released <= outside),
+            ("the number of released entries", gone, state.released, gone == state.released),
+            ("the number of uploaded entries", state.uploaded, blocks, state.uploaded <= blocks),
+            ("the number of known tokens", state.known, state.len, state.known <= state.len),
+            (
+                "the number of cached blocks",
+                state.registered,
+                state.known / block_size,
+                state.registered <= state.known / block_size,
+            ),
+        ] {
+            if !holds {
+                return Err(InvariantError::Sequence { row, what, value: value.into(), expected: expected.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_prefix(
+        &self,
+        counter: impl Fn(&'static str, u32, u32) -> Result<(), InvariantError>,
+    ) -> Result<(), InvariantError> {
+        let evicted = &self.store.evicted;
+        let Some(prefix) = &self.store.prefix else {
+            return counter("cached blocks", self.store.cached, 0).and(counter("evictions", evicted.len() as u32, 0));
+        };
+        if !self.step.open {
+            counter("evictions of no step", evicted.len() as u32, 0)?;
+        }
+        prefix.check_invariants(evicted)?;
+        let findable = |&block: &u32| prefix.is_registered(block) && self.store.is_free(block);
+        let cached = (0..self.store.pool.num_blocks()).filter(findable).count() as u32;
+        counter("cached blocks", self.store.cached, cached)?;
+        let mut keys = prefix.key_maker();
+        for (row, state) in self.sequences.iter().enumerate().filter(|(_, state)| state.live) {
+            let Some(domain) = &self.domains[row] else {
+                return Err(InvariantError::Sequence { row: row as u32, what: "its domain", value: 0, expected: 1 });
+            };
+            let mut parent = PrefixIndex::root(&mut keys, domain);
+            // Behind released blocks the keys cannot be followed.
+            let followed = if state.released == 0 { state.registered } else { 0 };
+            for &block in &self.tables.row(row as u32)[..followed as usize] {
+                if !prefix.is_registered(block) {
+                    return Err(InvariantError::Prefix { block, what: "its sequence takes it for registered" });
+                }
+                prefix.check_key(block, &parent)?;
+                parent = prefix.parent(block, domain);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Who has to give way when blocks run out.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::blocks::{CacheManager, RELEASED, SeqId};
+use crate::error::{ManagerError, PreemptError};
+
+/// How important a sequence is: first its priority counts, then who came first. The greatest is served first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Set by the engine; 0 at first.
+    pub priority: i32,
+    /// Counts the sequences of a manager.
+    pub arrival: u64,
+}
+
+impl Ord for Rank {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.priority, other.arrival).cmp(&(other.priority, self.arrival))
+    }
+}
+
+impl PartialOrd for Rank {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What becomes of a preempted sequence's K and V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreemptMethod {
+    /// They are dropped; when it is its turn again its tokens are computed anew, as far as they are not cached.
+    Recompute,
+    /// They are copied to the host first, and back later.
+    Swap,
+}
+
+/// A sequence to preempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Blocks that become free, given that the victims before it are preempted as well.
+    pub blocks: u32,
+    /// What to do with what it holds.
+    pub method: PreemptMethod,
+}
+
+/// Owners among the chosen sequences, for every block of theirs.
+type Owners = HashMap<u32, u32>;
+
+impl CacheManager {
+    /// The rank of a sequence.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`].
+    pub fn rank(&self, seq: SeqId) -> Result<Rank, ManagerError> {
+        Ok(self.live(seq)?.rank)
+    }
+
+    /// Sets the rank of a sequence: its priority, or the one it had before it was preempted.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`].
+    pub fn set_rank(&mut self, seq: SeqId, rank: Rank) -> Result<(), ManagerError> {
+        self.live(seq)?;
+        self.sequences[seq.index() as usize].rank = rank;
+        Ok(())
+    }
+
+    /// The sequences to preempt so that `missing` more blocks are free, as
+    /// [`ReserveError::missing_blocks`](crate::error::ReserveError::missing_blocks) counts them.
+    ///
+    /// The lowest rank goes first: the lowest priority, and of equal ones the last to come. Only sequences that rank below
+    /// `beneficiary`, which is to have the blocks, are taken; without one, any is. Sequences of an open step are not
+    /// touched. A sequence whose blocks all have other owners frees none by itself; it is a victim only together with
+    /// these, and none is returned without which there would be enough.
+    ///
+    /// Nothing is done yet: [`preempt`](Self::preempt) the victims in this order. Give a sequence its old rank when it
+    /// comes back. Then no two sequences can push each other out in turns, since one of them ranks higher, and the
+    /// highest of all is never pushed out: it finishes, and then the next is the highest.
+    ///
+    /// # Errors
+    /// [`PreemptError::StaleSequence`], or [`PreemptError::NotEnough`] if all of lower rank together would not do.
+    pub fn victims(&self, missing: u64, beneficiary: Option<SeqId>) -> Result<Vec<Victim>, PreemptError> {
+        let limit = match beneficiary {
+            Some(seq) => Some(self.sequence(seq).ok_or(PreemptError::StaleSequence { seq })?.rank),
+            None => None,
+        };
+        let mut candidates: Vec<(Rank, u32)> = (0..)
+            .zip(&self.sequences)
+            .filter(|(_, state)| state.live && !(self.step.open && state.step == self.step.number))
+            .filter(|(_, state)| limit.is_none_or(|limit| state.rank < limit))
+            .map(|(row, state)| (state.rank, row))
+            .collect();
+        candidates.sort_unstable();
+
+        let (mut owners, mut freed, mut chosen) = (Owners::new(), 0, Vec::new());
+        for &(_, row) in &candidates {
+            if freed >= missing {
+                break;
+            }
+            freed += u64::from(self.add_victim(&mut owners, row));
+            chosen.push(row);
+        }
+        if freed < missing {
+            return Err(PreemptError::NotEnough { missing, reclaimable: freed });
+        }
+        // The highest ranks are spared first.
+        for at in (0..chosen.len()).rev() {
+            let lost = u64::from(self.remove_victim(&mut owners, chosen[at]));
+            if freed - lost >= missing {
+                freed -= lost;
+                chosen.remove(at);
+            } else {
+                self.add_victim(&mut owners, chosen[at]);
+            }
+        }
+        owners.clear();
+        Ok(chosen.iter().map(|&row| self.victim(row, self.add_victim(&mut owners, row))).collect())
+    }
+
+    /// Releases a sequence that gives way, and counts it as such. Returns the rank it should have when it comes back.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub fn preempt(&mut self, seq: SeqId) -> Result<Rank, ManagerError> {
+        let rank = self.live(seq)?.rank;
+        self.release(seq)?;
+        tracing::debug!(%seq, "preempted");
+        self.tally.preemptions += 1;
+        Ok(rank)
+    }
+
+    fn victim(&self, row: u32, blocks: u32) -> Victim {
+        let state = &self.sequences[row as usize];
+        let method = match self.swap_from_tokens {
+            Some(least) if state.len >= least => PreemptMethod::Swap,
+            _ => PreemptMethod::Recompute,
+        };
+        Victim { seq: SeqId::new(row, state.generation), blocks, method }
+    }
+
+    fn owned(&self, row: u32) -> impl Iterator<Item = u32> + '_ {
+        let used = self.sequences[row as usize].num_blocks as usize;
+        self.tables.row(row)[..used].iter().copied().filter(|&block| block != RELEASED)
+    }
+
+    /// Counts a sequence among those that give way. Returns how many more blocks become free.
+    fn add_victim(&self, owners: &mut Owners, row: u32) -> u32 {
+        let mut freed = 0;
+        for block in self.owned(row) {
+            let count = owners.entry(block).or_default();
+            *count += 1;
+            freed += u32::from(self.store.owners(block) == *count);
+        }
+        freed
+    }
+
+    /// Takes back [`add_victim`](Self::add_victim). Returns how many fewer blocks become free.
+    fn remove_victim(&self, owners: &mut Owners, row: u32) -> u32 {
+        let mut lost = 0;
+        for block in self.owned(row) {
+            let count = owners.entry(block).or_default();
+            lost += u32::from(self.store.owners(block) == *count);
+            *count -= 1;
+        }
+        lost
+    }
+}

@@ -1,0 +1,72 @@
+//! Which blocks still hold what earlier owners left there.
+
+use crate::blocks::CacheManager;
+use crate::blocks::manager::store::id;
+
+/// What is known of one block.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// It may hold data that nobody cleared since its last owner.
+    stale: bool,
+    /// It is in the queue.
+    queued: bool,
+}
+
+/// The blocks that were given back since the last scrub.
+#[derive(Debug)]
+pub(super) struct Scrubs {
+    states: Vec<State>,
+    /// Every block once at most; some were taken again in the meantime.
+    queue: Vec<u32>,
+}
+
+impl Scrubs {
+    /// All blocks are stale at first: the pool's memory comes from somewhere. Or the bytes that there was no memory for.
+    pub(super) fn new(num_blocks: u32) -> Result<Self, u64> {
+        let blocks = num_blocks as usize;
+        let (mut states, mut queue) = (Vec::new(), Vec::new());
+        states
+            .try_reserve_exact(blocks)
+            .and_then(|()| queue.try_reserve_exact(blocks))
+            .map_err(|_| (blocks * (size_of::<State>() + size_of::<u32>())) as u64)?;
+        states.resize(blocks, State { stale: true, queued: false });
+        Ok(Self { states, queue })
+    }
+
+    /// The block went back to the pool.
+    pub(super) fn released(&mut self, block: u32) {
+        let state = &mut self.states[block as usize];
+        state.stale = true;
+        if !std::mem::replace(&mut state.queued, true) {
+            self.queue.push(block);
+        }
+    }
+
+    pub(super) fn is_stale(&self, block: u32) -> bool {
+        self.states[block as usize].stale
+    }
+}
+
+impl CacheManager {
+    /// Appends to `out` the blocks that were given back since the last call, are still free and cannot be found in the
+    /// prefix cache; from now on they are taken to be clear.
+    ///
+    /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
+    /// [scrubs](crate::blocks::ManagerOptions::scrub).
+    pub fn take_scrubs(&mut self, out: &mut Vec<u32>) {
+        let store = &mut self.store;
+        let Some(scrubs) = &mut store.scrubs else {
+            return;
+        };
+        for block in scrubs.queue.drain(..) {
+            let state = &mut scrubs.states[block as usize];
+            state.queued = false;
+            let free = store.pool.ref_count(id(block)) == Ok(0);
+            let cached = store.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block));
+            if free && !cached {
+                state.stale = false;
+                out.push(block);
+            }
+        }
+    }
+}

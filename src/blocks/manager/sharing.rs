@@ -1,0 +1,68 @@
+//! Sequences that share blocks: forks, and cuts into what is shared.
+
+use crate::blocks::{CacheManager, RELEASED, SeqId};
+use crate::error::ManagerError;
+
+impl CacheManager {
+    /// A new sequence with the tokens of `seq`, in the same blocks.
+    ///
+    /// Nothing is copied now. The first of them that writes into a shared block, the last one if it is not full, gets a
+    /// copy in that step; see [`StepPlan::copies`](crate::plan::StepPlan::copies).
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`] or [`ManagerError::TooManySequences`].
+    pub fn fork(&mut self, seq: SeqId) -> Result<SeqId, ManagerError> {
+        let parent = *self.idle(seq)?;
+        let child = self.add_row()?;
+        let row = child.index();
+        self.tables.copy_row(seq.index(), row, parent.num_blocks as usize);
+        self.store.pool.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
+        self.domains[row as usize] = self.domains[seq.index() as usize].clone();
+        let state = &mut self.sequences[row as usize];
+        state.rank.priority = parent.rank.priority;
+        state.len = parent.len;
+        state.num_blocks = parent.num_blocks;
+        state.released = parent.released;
+        state.known = parent.known;
+        state.registered = parent.registered;
+        Ok(child)
+    }
+
+    /// Cuts a sequence back to its first `len` tokens and gives back the blocks behind them, the last one first.
+    ///
+    /// A cut may end inside a block that is shared or cached: the next append copies it first.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`], [`ManagerError::TruncateBeyond`], or
+    /// [`ManagerError::Released`] where the next token would see keys that left the window; nothing has changed.
+    pub fn truncate(&mut self, seq: SeqId, len: u32) -> Result<(), ManagerError> {
+        let state = *self.idle(seq)?;
+        if len > state.len {
+            return Err(ManagerError::TruncateBeyond { seq, len, seq_len: state.len });
+        }
+        if len > 0 && self.window.is_some_and(|window| window.outside(len, self.layout.block_size()) < state.released) {
+            let shortest = self.window.map_or(0, |window| window.shortest(state.released, self.layout.block_size()));
+            return Err(ManagerError::Released { seq, len, shortest });
+        }
+        // A contiguous sequence keeps its block.
+        let keep = self.layout.blocks_for(len).max(self.first_blocks()).min(state.num_blocks);
+        self.give_back(seq.index(), keep);
+        let block_size = self.layout.block_size();
+        let state = &mut self.sequences[seq.index() as usize];
+        state.len = len;
+        state.num_blocks = keep;
+        state.released = state.released.min(keep);
+        state.uploaded = state.uploaded.min(keep);
+        state.known = state.known.min(len);
+        state.registered = state.registered.min(len / block_size);
+        Ok(())
+    }
+
+    /// Gives back the blocks of a row from column `first` on, the last one first.
+    pub(super) fn give_back(&mut self, row: u32, first: u32) {
+        let used = &self.tables.row(row)[first as usize..self.sequences[row as usize].num_blocks as usize];
+        for &block in used.iter().rev().filter(|&&block| block != RELEASED) {
+            self.store.give_back(block);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Sequences out of a manager and into another one, or into the same one later: the bookkeeping of swaps and snapshots.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::blocks::manager::Rank;
+use crate::blocks::{CacheManager, Domain, RELEASED, SeqId};
+use crate::error::{ManagerError, PoolError};
+
+/// What there is to know about a sequence, its K and V apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequenceRecord {
+    /// Tokens.
+    pub len: u32,
+    /// The block of every column, `None` where it left the windows. Equal numbers in records that are imported together
+    /// mean one shared block.
+    pub blocks: Vec<Option<u32>>,
+    /// All tokens, where the prefix cache knows them.
+    pub tokens: Option<Vec<u32>>,
+    /// Who may share its blocks, where prefixes are cached.
+    pub domain: Option<Domain>,
+    /// Its rank.
+    pub rank: Rank,
+}
+
+/// Sequences that were imported, and where their content belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// In the order of the records.
+    pub sequences: Vec<SeqId>,
+    /// (number in the records, new block), every block once. Their K and V are to be filled in before they are used.
+    pub blocks: Vec<(u32, u32)>,
+}
+
+impl CacheManager {
+    /// Describes a sequence so that [`import_sequences`](Self::import_sequences) can make another like it.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`] or [`ManagerError::SequenceInStep`].
+    pub fn export_sequence(&self, seq: SeqId) -> Result<SequenceRecord, ManagerError> {
+        let state = self.idle(seq)?;
+        let used = &self.tables.row(seq.index())[..state.num_blocks as usize];
+        let complete = state.known == state.len && state.released == 0;
+        let tokens = self.store.prefix.as_ref().filter(|_| complete).map(|prefix| {
+            let all = used.iter().flat_map(|&block| prefix.tokens(block));
+            all.copied().take(state.len as usize).collect()
+        });
+        Ok(SequenceRecord {
+            len: state.len,
+            blocks: used.iter().map(|&block| (block != RELEASED).then_some(block)).collect(),
+            tokens,
+            domain: self.domains[seq.index() as usize].as_deref().cloned(),
+            rank: state.rank,
+        })
+    }
+
+    /// New sequences like those that were exported, all or none, in newly allocated blocks; what was shared stays shared.
+    ///
+    /// The caller fills the new blocks, or releases the sequences again. The prefix cache learns of them at their next
+    /// commit only, so that nobody finds blocks that were never filled.
+    ///
+    /// # Errors
+    /// [`ManagerError::StepOpen`], [`ManagerError::TooManySequences`], [`ManagerError::Pool`] if too few blocks are free,
+    /// [`ManagerError::Record`] or [`ManagerError::SharedRecord`] for records that make no sense; nothing has changed.
+    pub fn import_sequences(&mut self, records: &[SequenceRecord]) -> Result<Imported, ManagerError> {
+        if self.step.open {
+            return Err(ManagerError::StepOpen);
+        }
+        let numbers = self.check_records(records)?;
+        if records.len() > self.free_rows.len() {
+            return Err(ManagerError::TooManySequences { limit: self.layout.max_sequences() });
+        }
+        let (needed, free) = (numbers.len() as u64, self.store.pool.num_free());
+        if needed > free.into() {
+            return Err(PoolError::OutOfBlocks { needed, free, total: self.store.pool.num_blocks() }.into());
+        }
+
+        let blocks: Vec<(u32, u32)> = numbers.into_iter().map(|number| (number, self.store.allocate())).collect();
+        self.tally.evictions += self.store.settle_evictions();
+        let new_blocks: HashMap<u32, u32> = blocks.iter().copied().collect();
+        let sequences = records.iter().map(|record| self.import(record, &new_blocks)).collect();
+        // Every block has one owner from its allocation, and one more from each record.
+        blocks.iter().for_each(|&(_, block)| self.store.give_back(block));
+        self.note_peak();
+        Ok(Imported { sequences, blocks })
+    }
+
+    fn import(&mut self, record: &SequenceRecord, new_blocks: &HashMap<u32, u32>) -> SeqId {
+        let seq = self.add_row().expect("the free rows were counted");
+        let row = seq.index();
+        let entries = self.tables.row_mut(row);
+        for (entry, number) in entries.iter_mut().zip(&record.blocks) {
+            *entry = number.map_or(RELEASED, |number| new_blocks[&number]);
+        }
+        let used = &entries[..record.blocks.len()];
+        let released = used.iter().take_while(|&&block| block == RELEASED).count();
+        self.store.pool.retain_all(&used[released..]);
+        let state = &mut self.sequences[row as usize];
+        state.len = record.len;
+        state.num_blocks = record.blocks.len() as u32;
+        state.released = released as u32;
+        state.rank = record.rank;
+        self.arrivals = self.arrivals.max(record.rank.arrival);
+        if let Some(prefix) = &mut self.store.prefix {
+            self.domains[row as usize] = Some(Arc::new(record.domain.clone().unwrap_or_default()));
+            if let Some(tokens) = &record.tokens {
+                for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(used) {
+                    prefix.tokens_mut(block)[..tokens.len()].copy_from_slice(tokens);
+                }
+                state.known = record.len;
+            }
+        }
+        seq
+    }
+
+    /// Whether the records describe possible sequences that agree about the blocks they share. Returns all blocks.
+    fn check_records(&self, records: &[SequenceRecord]) -> Result<Vec<u32>, ManagerError> {
+        let mut numbers = Vec::new();
+        let mut users: HashMap<u32, (usize, usize)> = HashMap::new();
+        for (at, record) in records.iter().enumerate() {
+            let wrong =
+                |what, value: u64, expected: u64| Err(ManagerError::Record { record: at, what, value, expected });
+            let max_seq_len = self.layout.max_seq_len();
+            if record.len > max_seq_len {
+                return wrong("len", record.len.into(), max_seq_len.into());
+            }
+            let columns = self.layout.blocks_for(record.len).max(self.first_blocks());
+            if record.blocks.len() != columns as usize {
+                return wrong("the number of blocks", record.blocks.len() as u64, columns.into());
+            }
+            if let Some(tokens) = record.tokens.as_ref().filter(|tokens| tokens.len() != record.len as usize) {
+                return wrong("the number of tokens", tokens.len() as u64, record.len.into());
+            }
+            let released = record.blocks.iter().take_while(|block| block.is_none()).count();
+            let outside = self.window.map_or(0, |window| window.outside(record.len, self.layout.block_size()));
+            if released > outside as usize {
+                return wrong("the number of released blocks", released as u64, outside.into());
+            }
+            if released > 0 && record.tokens.is_some() {
+                return wrong("the number of released blocks of known tokens", released as u64, 0);
+            }
+            for (column, number) in record.blocks.iter().enumerate().skip(released) {
+                let Some(number) = *number else {
+                    return wrong("the column of a missing block", column as u64, released as u64);
+                };
+                let user = users.entry(number).or_insert_with(|| {
+                    numbers.push(number);
+                    (at, column)
+                });
+                let (other, place) = *user;
+                if (other, place) != (at, column) && !self.agree(&records[other], place, record, column) {
+                    return Err(ManagerError::SharedRecord { record: at, other, block: number });
+                }
+                // Later records are held against the one that tells most.
+                let tells = |record: &SequenceRecord| record.tokens.as_ref().map_or(0, Vec::len);
+                if tells(record) > tells(&records[other]) {
+                    *user = (at, column);
+                }
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Whether two sequences can share the block in these columns: as far as both know, it holds the same.
+    fn agree(&self, a: &SequenceRecord, a_column: usize, b: &SequenceRecord, b_column: usize) -> bool {
+        let end = (a_column + 1) * self.layout.block_size() as usize;
+        let both = end.min(a.len as usize).min(b.len as usize);
+        let tokens = match (&a.tokens, &b.tokens) {
+            (Some(a), Some(b)) => a[..both] == b[..both],
+            _ => true,
+        };
+        a_column == b_column && a.domain == b.domain && tokens
+    }
+}

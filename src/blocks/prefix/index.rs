@@ -1,0 +1,263 @@
+//! The table from keys to blocks, in arrays that never grow.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use super::{Domain, KeyHash, KeyMaker, PrefixKey};
+use crate::error::InvariantError;
+
+/// No block: the end of a chain.
+const NONE: u32 = u32::MAX;
+
+/// What stands before a block in its text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parent<'a> {
+    pub(crate) key: PrefixKey,
+    /// The number of its content; 0 for the start of a text.
+    pub(crate) content: u64,
+    /// Compared where a text starts; all that follows is tied to it by the contents.
+    pub(crate) domain: &'a Arc<Domain>,
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: PrefixKey,
+    /// The content of the block before it.
+    parent: u64,
+    /// Numbers what a block holds together with all before it: duplicates have one number. 0: not registered.
+    content: u64,
+    /// Its neighbours in the chain of its bucket. They stay when it is unlinked, so that the latest unlinking can be undone.
+    before: u32,
+    after: u32,
+}
+
+const UNREGISTERED: Entry = Entry { key: PrefixKey([0; 32]), parent: 0, content: 0, before: NONE, after: NONE };
+
+/// Knows the tokens of all blocks and finds the full ones by their keys.
+#[derive(Debug)]
+pub(crate) struct PrefixIndex {
+    /// The first block of each chain.
+    buckets: Vec<u32>,
+    /// Hides from whoever chooses tokens which keys share a bucket.
+    seed: u64,
+    entries: Vec<Entry>,
+    /// `[num_blocks, block_size]` the token in every slot.
+    tokens: Vec<u32>,
+    block_size: usize,
+    /// The domains of registered first blocks.
+    roots: HashMap<u32, Arc<Domain>>,
+    /// Blocks in chains.
+    len: u32,
+    last_content: u64,
+    hash: KeyHash,
+    keys: KeyMaker,
+}
+
+impl PrefixIndex {
+    /// An empty index, or the bytes that there was no memory for.
+    pub(crate) fn new(num_blocks: u32, block_size: u32, hash: KeyHash) -> Result<Self, u64> {
+        let (blocks, slots) = (num_blocks as usize, num_blocks as usize * block_size as usize);
+        let num_buckets = blocks.next_power_of_two().max(2);
+        let bytes = (4 * (num_buckets + slots) + size_of::<Entry>() * blocks) as u64;
+        let (mut buckets, mut entries, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        buckets
+            .try_reserve_exact(num_buckets)
+            .and_then(|()| entries.try_reserve_exact(blocks))
+            .and_then(|()| tokens.try_reserve_exact(slots))
+            .map_err(|_| bytes)?;
+        buckets.resize(num_buckets, NONE);
+        entries.resize(blocks, UNREGISTERED);
+        tokens.resize(slots, 0);
+        Ok(Self {
+            buckets,
+            seed: RandomState::new().build_hasher().finish() | 1,
+            entries,
+            tokens,
+            block_size: block_size as usize,
+            roots: HashMap::new(),
+            len: 0,
+            last_content: 0,
+            hash,
+            keys: KeyMaker::new(hash, block_size),
+        })
+    }
+
+    /// A maker of keys for look-ups, which change nothing.
+    pub(crate) fn key_maker(&self) -> KeyMaker {
+        KeyMaker::new(self.hash, self.block_size as u32)
+    }
+
+    pub(crate) fn is_registered(&self, block: u32) -> bool {
+        self.entries[block as usize].content != 0
+    }
+
+    pub(crate) fn key(&self, block: u32) -> PrefixKey {
+        self.entries[block as usize].key
+    }
+
+    pub(crate) fn tokens(&self, block: u32) -> &[u32] {
+        &self.tokens[block as usize * self.block_size..][..self.block_size]
+    }
+
+    pub(crate) fn tokens_mut(&mut self, block: u32) -> &mut [u32] {
+        &mut self.tokens[block as usize * self.block_size..][..self.block_size]
+    }
+
+    /// Gives a copy of a block the first tokens of its source.
+    pub(crate) fn copy_tokens(&mut self, source: u32, target: u32, count: usize) {
+        let (source, target) = (source as usize * self.block_size, target as usize * self.block_size);
+        self.tokens.copy_within(source..source + count, target);
+    }
+
+    /// The parent of a first block.
+    pub(crate) fn root<'a>(keys: &mut KeyMaker, domain: &'a Arc<Domain>) -> Parent<'a> {
+        Parent { key: keys.root(domain), content: 0, domain }
+    }
+
+    /// A registered block as the parent of the one behind it.
+    pub(crate) fn parent<'a>(&self, block: u32, domain: &'a Arc<Domain>) -> Parent<'a> {
+        let entry = &self.entries[block as usize];
+        Parent { key: entry.key, content: entry.content, domain }
+    }
+
+    /// The block that holds `tokens` behind `parent`; of several, the one registered first.
+    pub(crate) fn find(&self, keys: &mut KeyMaker, parent: &Parent<'_>, tokens: &[u32]) -> Option<u32> {
+        let key = keys.child(&parent.key, tokens);
+        let found = self.search(&key, parent, tokens);
+        (found != NONE).then_some(found)
+    }
+
+    /// Registers a block, whose tokens are known, behind `parent`.
+    ///
+    /// Duplicates are kept: each serves its own sequence, and the first one the look-ups, until it is reused.
+    pub(crate) fn register(&mut self, block: u32, parent: Option<u32>, domain: &Arc<Domain>) {
+        let parent = match parent {
+            Some(before) => self.parent(before, domain),
+            None => Self::root(&mut self.keys, domain),
+        };
+        let start = block as usize * self.block_size;
+        let tokens = &self.tokens[start..start + self.block_size];
+        let key = self.keys.child(&parent.key, tokens);
+        let twin = self.search(&key, &parent, tokens);
+        let (before, after, content) = if twin == NONE {
+            self.last_content += 1;
+            (NONE, self.buckets[self.bucket(&key)], self.last_content)
+        } else {
+            let twin_entry = self.entries[twin as usize];
+            (twin, twin_entry.after, twin_entry.content)
+        };
+        self.entries[block as usize] = Entry { key, parent: parent.content, content, before, after };
+        if parent.content == 0 {
+            self.roots.insert(block, Arc::clone(domain));
+        }
+        self.relink(block);
+    }
+
+    /// Takes a registered block out of its chain. [`relink`](Self::relink) undoes it, the latest one first.
+    pub(crate) fn unlink(&mut self, block: u32) {
+        let Entry { key, before, after, .. } = self.entries[block as usize];
+        self.set_after(before, &key, after);
+        if after != NONE {
+            self.entries[after as usize].before = before;
+        }
+        self.len -= 1;
+    }
+
+    pub(crate) fn relink(&mut self, block: u32) {
+        let Entry { key, before, after, .. } = self.entries[block as usize];
+        self.set_after(before, &key, block);
+        if after != NONE {
+            self.entries[after as usize].before = block;
+        }
+        self.len += 1;
+    }
+
+    /// Ends the registration of a block that is not in its chain any more.
+    pub(crate) fn forget(&mut self, block: u32) {
+        if self.entries[block as usize].parent == 0 {
+            self.roots.remove(&block);
+        }
+        self.entries[block as usize] = UNREGISTERED;
+    }
+
+    fn bucket(&self, key: &PrefixKey) -> usize {
+        let word = u64::from_le_bytes(*key.0.first_chunk().expect("a key has 32 bytes"));
+        let mixed = u128::from(word ^ self.seed) * u128::from(self.seed);
+        (mixed as u64 ^ (mixed >> 64) as u64) as usize & (self.buckets.len() - 1)
+    }
+
+    fn set_after(&mut self, before: u32, key: &PrefixKey, block: u32) {
+        if before == NONE {
+            let bucket = self.bucket(key);
+            self.buckets[bucket] = block;
+        } else {
+            self.entries[before as usize].after = block;
+        }
+    }
+
+    fn search(&self, key: &PrefixKey, parent: &Parent<'_>, tokens: &[u32]) -> u32 {
+        let mut at = self.buckets[self.bucket(key)];
+        while at != NONE {
+            let entry = &self.entries[at as usize];
+            if entry.key == *key
+                && entry.parent == parent.content
+                && self.tokens(at) == tokens
+                && (entry.parent != 0 || self.roots.get(&at) == Some(parent.domain))
+            {
+                break;
+            }
+            at = entry.after;
+        }
+        at
+    }
+
+    /// Whether every registered block, those in `unlinked` apart, is in the chain of its key's bucket.
+    pub(crate) fn check_invariants(&self, unlinked: &[u32]) -> Result<(), InvariantError> {
+        let mut linked = 0;
+        for (bucket, &first) in self.buckets.iter().enumerate() {
+            let (mut before, mut at) = (NONE, first);
+            while at != NONE {
+                let broken = |what| Err(InvariantError::Prefix { block: at, what });
+                let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.content != 0) else {
+                    return broken("it is in a chain, but not registered");
+                };
+                linked += 1;
+                if entry.before != before || linked > self.entries.len() {
+                    return broken("its neighbours do not agree");
+                }
+                if self.bucket(&entry.key) != bucket {
+                    return broken("it is in the chain of another key");
+                }
+                if (entry.parent == 0) != self.roots.contains_key(&at) {
+                    return broken("first blocks, and only they, have a domain");
+                }
+                (before, at) = (at, entry.after);
+            }
+        }
+        let registered = self.entries.iter().filter(|entry| entry.content != 0).count();
+        let counter = |name, stored, counted| match stored == counted as u64 {
+            true => Ok(()),
+            false => Err(InvariantError::Counter { name, stored, counted: counted as u64 }),
+        };
+        counter("blocks in the prefix index", self.len.into(), linked)?;
+        counter("registered blocks", linked as u64 + unlinked.len() as u64, registered)
+    }
+
+    /// Whether the key of a registered block is that of its tokens behind its parent.
+    pub(crate) fn check_key(&self, block: u32, parent: &Parent<'_>) -> Result<(), InvariantError> {
+        let entry = &self.entries[block as usize];
+        let key = self.key_maker().child(&parent.key, self.tokens(block));
+        if entry.key == key && entry.parent == parent.content {
+            return Ok(());
+        }
+        Err(InvariantError::Prefix { block, what: "its key is not that of its tokens" })
+    }
+
+    /// Plants an error, for the tests of the checks.
+    #[cfg(test)]
+    pub(crate) fn corrupt_key(&mut self, block: u32) {
+        self.entries[block as usize].key.0[31] ^= 1;
+    }
+}

@@ -1,0 +1,311 @@
+//! What can go wrong with blocks, sequences and steps.
+
+use crate::blocks::{BlockId, SeqId};
+use crate::error::PlanError;
+
+/// A request that the [`BlockPool`](crate::blocks::BlockPool) refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// Nothing was allocated.
+    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
+    OutOfBlocks {
+        /// Blocks asked for.
+        needed: u64,
+        /// Blocks free at that moment.
+        free: u32,
+        /// Blocks in the pool.
+        total: u32,
+    },
+    /// The id does not belong to this pool.
+    #[error("block {block} is not in this pool of {num_blocks}; use ids that this pool handed out")]
+    OutOfRange {
+        /// The id as given.
+        block: BlockId,
+        /// Blocks in the pool.
+        num_blocks: u32,
+    },
+    /// The block is free already: freed twice, or never allocated.
+    #[error("block {block} is free; free or retain a block only while it is allocated")]
+    NotAllocated {
+        /// The id as given.
+        block: BlockId,
+    },
+    /// The block is in use, so it is not there to be taken.
+    #[error("block {block} is in use by {refs} owners; retain it instead of taking it")]
+    InUse {
+        /// The id as given.
+        block: BlockId,
+        /// Its owners.
+        refs: u32,
+    },
+    /// The reference count of a block is at its maximum.
+    #[error("block {block} has {limit} owners, the most it can have; copy it instead of sharing it")]
+    TooManyOwners {
+        /// The id as given.
+        block: BlockId,
+        /// The largest reference count.
+        limit: u32,
+    },
+    /// More blocks than ids exist for.
+    #[error("a pool of {num_blocks} blocks is larger than {limit}; use fewer blocks")]
+    TooManyBlocks {
+        /// Blocks asked for.
+        num_blocks: u32,
+        /// The largest pool.
+        limit: u32,
+    },
+    /// The host could not give the memory for the bookkeeping.
+    #[error("no host memory for {bytes} bytes of block bookkeeping; use fewer blocks")]
+    HostMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+}
+
+/// A request that the [`CacheManager`](crate::blocks::CacheManager) refuses, [`reserve`] apart.
+///
+/// [`reserve`]: crate::blocks::CacheManager::reserve
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// The sequence was released, or the handle comes from elsewhere.
+    #[error("{seq} is stale: it was released; create a new sequence")]
+    StaleSequence {
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// Every row of the block table is taken.
+    #[error("all {limit} sequences are in use; release one or raise max_sequences")]
+    TooManySequences {
+        /// Sequences that may live at a time.
+        limit: u32,
+    },
+    /// The sequence takes part in the step that is still open.
+    #[error("{seq} is part of the open step; commit or roll it back first")]
+    SequenceInStep {
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// Blocks that the open step may have to give back would be taken.
+    #[error("a step is open; commit or roll it back first")]
+    StepOpen,
+    /// A sequence can only be cut where it has tokens.
+    #[error("{seq} has {seq_len} tokens and cannot be cut to {len}; reserve tokens to make it longer")]
+    TruncateBeyond {
+        /// The handle as given.
+        seq: SeqId,
+        /// The length asked for.
+        len: u32,
+        /// The length it has.
+        seq_len: u32,
+    },
+    /// Keys that the next token would see have left the window and are gone.
+    #[error(
+        "{seq} cannot be cut to {len} tokens: its window has moved on, and {shortest} is the shortest length whose keys \
+         are still there; cut it to that or to 0, or raise window_slack"
+    )]
+    Released {
+        /// The handle as given.
+        seq: SeqId,
+        /// The length asked for.
+        len: u32,
+        /// The shortest length but 0.
+        shortest: u32,
+    },
+    /// The prefix cache shares blocks of a few tokens; a contiguous cache has none.
+    #[error("prefix_cache needs a paged cache; set paged or leave it off")]
+    NotPaged,
+    /// A window shows each query its own key at least.
+    #[error("windows[{group}] is 0; a window is at least 1, and no window is none")]
+    ZeroWindow {
+        /// Position in the windows.
+        group: usize,
+    },
+    /// Blocks that sequences use cannot be taken out of the prefix cache.
+    #[error("{used} blocks are in use; release all sequences before the prefix cache is reset")]
+    PrefixCacheInUse {
+        /// Blocks in use.
+        used: u32,
+    },
+    /// A record describes no sequence of this cache.
+    #[error("record {record}: {what} is {value}, but {expected} was expected; import records as they were exported")]
+    Record {
+        /// Position in the records.
+        record: usize,
+        /// What does not fit.
+        what: &'static str,
+        /// What the record holds.
+        value: u64,
+        /// What it should hold, or at most hold.
+        expected: u64,
+    },
+    /// Records that share a block tell different stories about it.
+    #[error(
+        "record {record}: block {block} is shared with record {other}, which has other tokens, another place or another domain for it"
+    )]
+    SharedRecord {
+        /// Position in the records.
+        record: usize,
+        /// The record that named the block first.
+        other: usize,
+        /// The block, as numbered in the records.
+        block: u32,
+    },
+    /// There is no reservation to commit or roll back.
+    #[error("no step is open; reserve one first")]
+    NoOpenStep,
+    /// The plan does not belong to the open reservation of this manager.
+    #[error("this plan is not the open step of this manager; pass the plan that reserve filled")]
+    WrongPlan,
+    /// The host could not give the memory for the bookkeeping.
+    #[error("no host memory for {bytes} bytes of tables; lower max_sequences or max_seq_len")]
+    HostMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The pool refused; a contiguous cache takes its block when a sequence is created.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// Why a step could not be reserved. Counts, tables and the order of the free list are as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// The previous step was neither committed nor rolled back.
+    #[error("a step is already open; commit or roll it back first")]
+    StepOpen,
+    /// The sequence was released, or the handle comes from elsewhere.
+    #[error("request {request}: {seq} is stale: it was released; create a new sequence")]
+    StaleSequence {
+        /// Position in the requests.
+        request: usize,
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// A sequence can grow once per step only.
+    #[error("request {request}: {seq} appears twice in one step; add up its tokens in one request")]
+    DuplicateSequence {
+        /// Position of the second mention.
+        request: usize,
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// The sequence would outgrow its table row.
+    #[error(
+        "request {request}: {len} tokens and {new_tokens} new ones exceed max_seq_len {max_seq_len}; \
+         stop the sequence or raise the limit"
+    )]
+    TooLong {
+        /// Position in the requests.
+        request: usize,
+        /// Tokens already in the cache.
+        len: u32,
+        /// Tokens to be added.
+        new_tokens: u32,
+        /// The limit of one sequence.
+        max_seq_len: u32,
+    },
+    /// The pool cannot hold the new tokens.
+    #[error(
+        "out of KV blocks: {needed} needed, {free} of {total} free, {} missing; release a sequence or enlarge the pool",
+        needed.saturating_sub((*free).into())
+    )]
+    OutOfBlocks {
+        /// Blocks that the whole step needs, those for copies of shared blocks included.
+        needed: u64,
+        /// Blocks free at that moment.
+        free: u32,
+        /// Blocks in the pool.
+        total: u32,
+    },
+    /// The step is too large to be described to the device.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl ReserveError {
+    /// Blocks that would have to become free for the step to be reserved; `None` if that is not what it lacks.
+    pub fn missing_blocks(&self) -> Option<u64> {
+        match *self {
+            Self::OutOfBlocks { needed, free, .. } => Some(needed.saturating_sub(free.into())),
+            _ => None,
+        }
+    }
+}
+
+/// Why no choice of sequences to preempt can end a shortage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PreemptError {
+    /// The sequence that is to be helped was released, or the handle comes from elsewhere.
+    #[error("{seq} is stale: it was released; create a new sequence")]
+    StaleSequence {
+        /// The handle as given.
+        seq: SeqId,
+    },
+    /// All that may be preempted together own too little.
+    #[error("{missing} blocks are missing, but preemption would free {reclaimable} at most; let the sequence wait")]
+    NotEnough {
+        /// Blocks asked for.
+        missing: u64,
+        /// Blocks that all sequences of lower rank would free together.
+        reclaimable: u64,
+    },
+}
+
+/// What [`CacheManager::check_invariants`](crate::blocks::CacheManager::check_invariants) found: a bug of this crate, or
+/// memory that was overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvariantError {
+    /// The list of free blocks is broken.
+    #[error("free list at block {block}: {what}")]
+    FreeList {
+        /// Where.
+        block: u32,
+        /// How.
+        what: &'static str,
+    },
+    /// A count does not match what it counts.
+    #[error("the count of {name} is {stored}, but there are {counted}")]
+    Counter {
+        /// What is counted.
+        name: &'static str,
+        /// The count.
+        stored: u64,
+        /// A fresh count.
+        counted: u64,
+    },
+    /// A block has more or fewer owners than tables name it.
+    #[error("block {block} has {stored} owners, but is named {counted} times")]
+    Owners {
+        /// The block.
+        block: u32,
+        /// Its reference count.
+        stored: u32,
+        /// Tables and copies of the open step that name it.
+        counted: u32,
+    },
+    /// A sequence does not make sense.
+    #[error("the sequence in row {row}: {what} is {value}, expected {expected}")]
+    Sequence {
+        /// Its row of the table.
+        row: u32,
+        /// What is wrong.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it should be.
+        expected: u64,
+    },
+    /// The prefix index is broken.
+    #[error("prefix index at block {block}: {what}")]
+    Prefix {
+        /// Where.
+        block: u32,
+        /// How.
+        what: &'static str,
+    },
+}

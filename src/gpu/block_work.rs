@@ -1,0 +1,210 @@
+//! Whole blocks on the device: copied, so that no shared one is written, and overwritten, so that none shows what it held.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use super::arena::Arena;
+use super::binding::{element_bytes, grid};
+use super::cache::{KvCache, Segment};
+use super::error::GpuError;
+use super::pipeline::compile;
+use super::shader::{COPY_LANES, FILL_LANES, Kernel};
+use crate::layout::UNIT_BYTES;
+use crate::plan::{BlockCopy, StepHeader};
+
+/// Words in front of a list that travels without a step.
+const HEADER_WORDS: u32 = (size_of::<StepHeader>() / 4) as u32;
+
+/// What blocks are overwritten with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BlockFill {
+    /// Zeros: nothing is left of what a block held.
+    #[default]
+    Zeros,
+    /// Ones, which are NaN in every format: for tests, since whoever reads a slot that nobody wrote then shows it.
+    Poison,
+}
+
+impl BlockFill {
+    /// The word that is written.
+    pub const fn word(self) -> u32 {
+        match self {
+            Self::Zeros => 0,
+            Self::Poison => u32::MAX,
+        }
+    }
+}
+
+impl fmt::Display for BlockFill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zeros => "zeros",
+            Self::Poison => "poison",
+        })
+    }
+}
+
+/// Kernels that treat blocks as a whole, compiled when they are first needed: a cache that shares nothing needs none.
+#[derive(Debug)]
+pub(super) struct BlockKernels {
+    num_blocks: u32,
+    copy: Mutex<Option<wgpu::ComputePipeline>>,
+    zeros: Mutex<Option<wgpu::ComputePipeline>>,
+    poison: Mutex<Option<wgpu::ComputePipeline>>,
+}
+
+/// Dispatches over all segments of all layers, checked and ready to be recorded.
+pub(super) struct BlockWork<'a> {
+    pipeline: wgpu::ComputePipeline,
+    dispatches: Vec<(&'a Segment, [u32; 3])>,
+}
+
+impl BlockKernels {
+    pub(super) fn new(num_blocks: u32) -> Self {
+        Self { num_blocks, copy: Mutex::default(), zeros: Mutex::default(), poison: Mutex::default() }
+    }
+
+    fn pipeline(&self, cache: &KvCache, kernel: &Kernel) -> Result<wgpu::ComputePipeline, GpuError> {
+        let place = match kernel {
+            Kernel::BlockFill { fill: BlockFill::Zeros, .. } => &self.zeros,
+            Kernel::BlockFill { .. } => &self.poison,
+            _ => &self.copy,
+        };
+        let mut pipeline = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = &*pipeline {
+            return Ok(pipeline.clone());
+        }
+        let groups = [&cache.layouts.step, &cache.layouts.pools_append];
+        Ok(pipeline.insert(compile(cache.device(), kernel, &groups)?).clone())
+    }
+}
+
+impl BlockWork<'_> {
+    pub(super) fn record(&self, pass: &mut wgpu::ComputePass<'_>, arena: &Arena) {
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &arena.resident, &[]);
+        for (segment, [x, y, z]) in &self.dispatches {
+            pass.set_bind_group(1, &segment.write, &[]);
+            pass.dispatch_workgroups(*x, *y, *z);
+        }
+    }
+}
+
+impl KvCache {
+    /// Records copies of whole blocks, K and V of all layers, for engines that keep their own tables; what a
+    /// [`CacheManager`](crate::blocks::CacheManager) wants copied is part of its step.
+    ///
+    /// Codes and scales are moved bit by bit. The copies come after what `encoder` holds, and before what is recorded
+    /// into it next.
+    ///
+    /// # Errors
+    /// [`GpuError::NoSuchBlock`], [`GpuError::CopyOrder`] if a target is a source too, or a target twice,
+    /// [`GpuError::Limit`] or [`GpuError::Plan`] for more copies than a binding holds or a dispatch serves,
+    /// [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`]. Nothing is recorded then.
+    pub fn copy_blocks(
+        &self,
+        queue: &wgpu::Queue,
+        encoder: &mut wgpu::CommandEncoder,
+        copies: &[BlockCopy],
+    ) -> Result<(), GpuError> {
+        self.check_blocks("copies", copies.iter().flat_map(|copy| [copy.source, copy.target]), 2)?;
+        check_order(copies)?;
+        let header = StepHeader { num_copies: copies.len() as u32, copies_base: HEADER_WORDS, ..Default::default() };
+        self.record_blocks(queue, encoder, header, bytemuck::cast_slice(copies), self.copies(copies.len())?)
+    }
+
+    /// Records that whole blocks are overwritten, K and V of all layers: what a
+    /// [`CacheManager`](crate::blocks::CacheManager) reports as released, or a new pool's for a test.
+    ///
+    /// # Errors
+    /// As [`copy_blocks`](Self::copy_blocks); a block may be named twice.
+    pub fn fill_blocks(
+        &self,
+        queue: &wgpu::Queue,
+        encoder: &mut wgpu::CommandEncoder,
+        blocks: &[u32],
+        fill: BlockFill,
+    ) -> Result<(), GpuError> {
+        self.check_blocks("blocks", blocks.iter().copied(), 1)?;
+        let header = StepHeader { num_clears: blocks.len() as u32, clears_base: HEADER_WORDS, ..Default::default() };
+        self.record_blocks(queue, encoder, header, blocks, self.fills(fill, blocks.len())?)
+    }
+
+    /// The dispatches for a step's copies; none without any.
+    pub(super) fn copies(&self, copies: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
+        self.block_work(Kernel::BlockCopy { num_blocks: self.block_kernels.num_blocks }, copies, COPY_LANES)
+    }
+
+    /// The dispatches for a step's clears, alike.
+    pub(super) fn fills(&self, fill: BlockFill, blocks: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
+        self.block_work(Kernel::BlockFill { num_blocks: self.block_kernels.num_blocks, fill }, blocks, FILL_LANES)
+    }
+
+    fn block_work(&self, kernel: Kernel, blocks: usize, lanes: u32) -> Result<Option<BlockWork<'_>>, GpuError> {
+        if blocks == 0 {
+            return Ok(None);
+        }
+        let num_blocks = u64::from(self.block_kernels.num_blocks);
+        let dispatches = self.layers().iter().flatten().map(|segment| {
+            let block_units = segment.k.size().max(segment.v.size()) / num_blocks / UNIT_BYTES;
+            Ok((segment, grid((blocks as u64).saturating_mul(block_units), lanes, self.profile())?))
+        });
+        let dispatches = dispatches.collect::<Result<_, GpuError>>()?;
+        Ok(Some(BlockWork { pipeline: self.block_kernels.pipeline(self, &kernel)?, dispatches }))
+    }
+
+    fn record_blocks(
+        &self,
+        queue: &wgpu::Queue,
+        encoder: &mut wgpu::CommandEncoder,
+        header: StepHeader,
+        list: &[u32],
+        work: Option<BlockWork<'_>>,
+    ) -> Result<(), GpuError> {
+        let Some(work) = work else { return Ok(()) };
+        let words = u64::from(HEADER_WORDS) + list.len() as u64;
+        let bytes = element_bytes("the list of blocks", words, self.profile())?;
+        self.liveness.check()?;
+        let lease = self.send(queue, encoder, bytes, |words| {
+            words.clear();
+            words.extend_from_slice(bytemuck::cast_slice(&[header]));
+            words.extend_from_slice(list);
+        })?;
+        if let Some(arena) = lease.arena() {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: Some("paged.blocks"),
+                timestamp_writes: None,
+            });
+            work.record(&mut pass, arena);
+        }
+        Ok(())
+    }
+
+    /// Whether blocks exist, of which the list holds `per_entry` in an entry.
+    pub(super) fn check_blocks(
+        &self,
+        list: &'static str,
+        mut blocks: impl Iterator<Item = u32>,
+        per_entry: usize,
+    ) -> Result<(), GpuError> {
+        let num_blocks = self.layout().num_blocks();
+        let mut index = 0;
+        match blocks.find(|&block| {
+            index += 1;
+            block >= num_blocks
+        }) {
+            None => Ok(()),
+            Some(block) => Err(GpuError::NoSuchBlock { list, index: (index - 1) / per_entry, block, num_blocks }),
+        }
+    }
+}
+
+/// All copies run at once, so no one may write what another reads or writes.
+fn check_order(copies: &[BlockCopy]) -> Result<(), GpuError> {
+    let mut touched: HashSet<u32> = copies.iter().map(|copy| copy.source).collect();
+    match copies.iter().position(|copy| !touched.insert(copy.target)) {
+        None => Ok(()),
+        Some(index) => Err(GpuError::CopyOrder { index, block: copies[index].target }),
+    }
+}

@@ -1,0 +1,7 @@
+//! Public bug reports about block managers and prefix caches, as small inputs that could fail.
+
+mod engine;
+mod moves;
+mod prefix;
+mod sharing;
+mod window;

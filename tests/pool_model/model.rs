@@ -1,0 +1,242 @@
+//! What a manager should hold, in vectors that are searched from end to end.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use wgpu_paged_attention::blocks::{Domain, ManagerOptions, SeqId};
+use wgpu_paged_attention::layout::KvLayout;
+
+/// What K and V of a token look like: they depend on the token, on all before it, and on the domain.
+pub fn value(before: u64, token: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (before, token).hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+pub fn domain(number: u8) -> Domain {
+    match number {
+        0 => Domain::default(),
+        _ => Domain::default().with_salt(&[number]),
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Seq {
+    pub id: SeqId,
+    /// `None` where a block left the windows.
+    pub blocks: Vec<Option<u32>>,
+    /// The value of every token in the cache.
+    pub values: Vec<u64>,
+    /// The tokens that it will have, as far as that was said; 0 follows.
+    pub text: Vec<u32>,
+    pub domain: u8,
+    /// Leading tokens that the manager knows.
+    pub known: usize,
+    /// Leading blocks that were entered into the registry.
+    pub registered: usize,
+}
+
+impl Seq {
+    pub fn len(&self) -> u32 {
+        self.values.len() as u32
+    }
+
+    pub fn token(&self, position: usize) -> u32 {
+        self.text.get(position).copied().unwrap_or(0)
+    }
+
+    pub fn next_value(&self) -> u64 {
+        value(self.values.last().copied().unwrap_or(u64::from(self.domain) << 32), self.token(self.values.len()))
+    }
+}
+
+/// A block that can be found.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub block: u32,
+    pub values: Vec<u64>,
+    /// Equal for duplicates that were there at the same time.
+    pub content: u64,
+    pub parent: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Grown {
+    pub id: SeqId,
+    pub tokens: u32,
+    pub source: Option<u32>,
+    pub blocks_before: Vec<Option<u32>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub grown: Vec<Grown>,
+    pub named: Vec<SeqId>,
+    pub known: bool,
+    /// From the front of the queue, in this order.
+    pub taken: Vec<u32>,
+    pub copies: Vec<(u32, u32)>,
+    pub registry_before: Vec<Entry>,
+}
+
+pub struct Model {
+    pub layout: KvLayout,
+    pub options: ManagerOptions,
+    pub free: VecDeque<u32>,
+    pub seqs: Vec<Seq>,
+    /// In the order of the look-up.
+    pub registry: Vec<Entry>,
+    pub contents: u64,
+    pub step: Option<Step>,
+    pub queries: u64,
+    pub hits: u64,
+    pub evictions: u64,
+    pub copies: u64,
+    pub preemptions: u64,
+}
+
+impl Model {
+    pub fn new(layout: KvLayout, options: ManagerOptions) -> Self {
+        Self {
+            free: (0..layout.num_blocks()).collect(),
+            layout,
+            options,
+            seqs: Vec::new(),
+            registry: Vec::new(),
+            contents: 0,
+            step: None,
+            queries: 0,
+            hits: 0,
+            evictions: 0,
+            copies: 0,
+            preemptions: 0,
+        }
+    }
+
+    pub fn block_size(&self) -> usize {
+        self.layout.block_size() as usize
+    }
+
+    pub fn seq(&self, id: SeqId) -> Option<&Seq> {
+        self.seqs.iter().find(|seq| seq.id == id)
+    }
+
+    pub fn seq_mut(&mut self, id: SeqId) -> &mut Seq {
+        self.seqs.iter_mut().find(|seq| seq.id == id).expect("a living sequence")
+    }
+
+    pub fn in_step(&self, id: SeqId) -> bool {
+        self.step.as_ref().is_some_and(|step| step.named.contains(&id))
+    }
+
+    /// Sequences and copies of the open step that hold on to a block.
+    pub fn owners(&self, block: u32) -> usize {
+        let tables = self.seqs.iter().filter(|seq| seq.blocks.contains(&Some(block))).count();
+        let sources = self.step.iter().flat_map(|step| &step.grown).filter(|grown| grown.source == Some(block)).count();
+        tables + sources
+    }
+
+    pub fn is_registered(&self, block: u32) -> bool {
+        self.registry.iter().any(|entry| entry.block == block)
+    }
+
+    pub fn evict(&mut self, block: u32) {
+        self.registry.retain(|entry| entry.block != block);
+    }
+
+    pub fn free_unowned(&mut self, block: u32) {
+        if self.owners(block) == 0 {
+            self.free.push_back(block);
+        }
+    }
+
+    /// Takes the blocks of a sequence from column `first` on away, the last one first.
+    pub fn cut_blocks(&mut self, id: SeqId, first: usize) {
+        while self.seq_mut(id).blocks.len() > first {
+            if let Some(block) = self.seq_mut(id).blocks.pop().unwrap() {
+                self.free_unowned(block);
+            }
+        }
+    }
+
+    /// The blocks that hold the start of a text.
+    pub fn find(&self, text: &[u32], domain: u8) -> Vec<Entry> {
+        let size = self.block_size();
+        let (mut found, mut before, mut parent) = (Vec::new(), u64::from(domain) << 32, 0);
+        for tokens in
+            text[..text.len().saturating_sub(1)].chunks_exact(size).take(self.layout.max_blocks_per_seq() as usize)
+        {
+            let mut values = Vec::new();
+            for &token in tokens {
+                before = value(before, token);
+                values.push(before);
+            }
+            let Some(entry) = self.registry.iter().find(|entry| entry.values == values && entry.parent == parent)
+            else {
+                break;
+            };
+            parent = entry.content;
+            found.push(entry.clone());
+        }
+        found
+    }
+
+    /// Enters the full blocks of a sequence, as far as its tokens are known.
+    pub fn register(&mut self, id: SeqId) {
+        let size = self.block_size();
+        if !self.options.prefix_cache {
+            return;
+        }
+        loop {
+            let seq = self.seq(id).unwrap();
+            let column = seq.registered;
+            if (column + 1) * size > seq.known {
+                return;
+            }
+            let block = seq.blocks[column].expect("blocks are registered before they are released");
+            let parent = match column {
+                0 => 0,
+                _ => match seq.blocks[column - 1] {
+                    Some(before) => self.registry.iter().find(|entry| entry.block == before).unwrap().content,
+                    None => return,
+                },
+            };
+            let values = seq.values[column * size..(column + 1) * size].to_vec();
+            if !self.is_registered(block) {
+                let twin = self.registry.iter().position(|entry| entry.values == values && entry.parent == parent);
+                let (content, place) = match twin {
+                    Some(twin) => (self.registry[twin].content, twin + 1),
+                    None => {
+                        self.contents += 1;
+                        (self.contents, 0)
+                    }
+                };
+                self.registry.insert(place, Entry { block, values, content, parent });
+            }
+            self.seq_mut(id).registered += 1;
+        }
+    }
+
+    fn widest_window(&self) -> Option<u64> {
+        let windows: Option<Vec<u32>> = self.options.windows.iter().copied().collect();
+        windows.and_then(|windows| windows.into_iter().max()).filter(|_| self.layout.paged()).map(u64::from)
+    }
+
+    /// Whether the query at `position`, and so all later ones, cannot see the block in `column`.
+    pub fn is_outside(&self, position: u64, column: usize) -> bool {
+        let last_key = ((column + 1) * self.block_size() - 1) as u64;
+        self.widest_window().is_some_and(|window| position >= last_key && position - last_key >= window)
+    }
+
+    /// Takes the blocks away that the queries behind a sequence cannot see, even if it is cut by the slack.
+    pub fn release_outside(&mut self, id: SeqId) {
+        let seq = self.seq(id).unwrap();
+        let position = u64::from(seq.len().saturating_sub(self.options.window_slack));
+        for column in (0..seq.blocks.len()).rev() {
+            let outside = self.is_outside(position, column);
+            if let Some(block) = self.seq_mut(id).blocks[column].take_if(|_| outside) {
+                self.free_unowned(block);
+            }
+        }
+    }
+}
