@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use super::arena::Arena;
 use super::binding::{element_bytes, grid};
 use super::cache::{KvCache, Segment};
 use super::error::GpuError;
-use super::pipeline::compile;
+use super::pipeline::LazyPipeline;
 use super::shader::{COPY_LANES, FILL_LANES, Kernel};
 use crate::layout::UNIT_BYTES;
 use crate::plan::{BlockCopy, StepHeader};
@@ -49,9 +48,9 @@ impl fmt::Display for BlockFill {
 #[derive(Debug)]
 pub(super) struct BlockKernels {
     num_blocks: u32,
-    copy: Mutex<Option<wgpu::ComputePipeline>>,
-    zeros: Mutex<Option<wgpu::ComputePipeline>>,
-    poison: Mutex<Option<wgpu::ComputePipeline>>,
+    copy: LazyPipeline,
+    zeros: LazyPipeline,
+    poison: LazyPipeline,
 }
 
 /// Dispatches over all segments of all layers, checked and ready to be recorded.
@@ -62,21 +61,21 @@ pub(super) struct BlockWork<'a> {
 
 impl BlockKernels {
     pub(super) fn new(num_blocks: u32) -> Self {
-        Self { num_blocks, copy: Mutex::default(), zeros: Mutex::default(), poison: Mutex::default() }
+        Self {
+            num_blocks,
+            copy: LazyPipeline::default(),
+            zeros: LazyPipeline::default(),
+            poison: LazyPipeline::default(),
+        }
     }
 
     fn pipeline(&self, cache: &KvCache, kernel: &Kernel) -> Result<wgpu::ComputePipeline, GpuError> {
-        let place = match kernel {
+        let pipeline = match kernel {
             Kernel::BlockFill { fill: BlockFill::Zeros, .. } => &self.zeros,
             Kernel::BlockFill { .. } => &self.poison,
             _ => &self.copy,
         };
-        let mut pipeline = place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = &*pipeline {
-            return Ok(pipeline.clone());
-        }
-        let groups = [&cache.layouts.step, &cache.layouts.pools_append];
-        Ok(pipeline.insert(compile(cache.device(), kernel, &groups)?).clone())
+        pipeline.get(cache.device(), kernel, &[&cache.layouts.step, &cache.layouts.pools_append])
     }
 }
 

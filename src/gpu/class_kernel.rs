@@ -1,29 +1,27 @@
 //! The attention kernel for one class of query tiles, and how its work is dealt out to dispatches.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::attention_shape::AttentionShape;
 use super::binding::grid;
 use super::cache::KvCache;
 use super::error::GpuError;
-use super::pipeline::compile;
+use super::pipeline::LazyPipeline;
 use super::profile::DeviceProfile;
 use super::shader::Kernel;
 use super::spec::AttentionSpec;
 use super::step::ClassWork;
 use crate::error::PlanError;
 
-/// Compiled when it is first needed.
+/// A kernel with its shape.
 #[derive(Debug)]
 pub(super) struct ClassKernel {
     pub(super) kernel: Kernel,
     pub(super) shape: AttentionShape,
-    pipeline: Mutex<Option<wgpu::ComputePipeline>>,
+    pipeline: LazyPipeline,
 }
 
 impl ClassKernel {
     pub(super) fn new(kernel: Kernel, shape: AttentionShape) -> Self {
-        Self { kernel, shape, pipeline: Mutex::new(None) }
+        Self { kernel, shape, pipeline: LazyPipeline::default() }
     }
 
     pub(super) fn pipeline(
@@ -31,12 +29,7 @@ impl ClassKernel {
         cache: &KvCache,
         io: &wgpu::BindGroupLayout,
     ) -> Result<wgpu::ComputePipeline, GpuError> {
-        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = &*pipeline {
-            return Ok(pipeline.clone());
-        }
-        let groups = [&cache.layouts.step, &cache.layouts.pools, io];
-        Ok(pipeline.insert(compile(cache.device(), &self.kernel, &groups)?).clone())
+        self.pipeline.get(cache.device(), &self.kernel, &[&cache.layouts.step, &cache.layouts.pools, io])
     }
 
     /// The dispatches over one segment of `num_heads` KV heads: the first work item of each, and its grid.

@@ -1,5 +1,7 @@
 //! From a kernel to a pipeline, with bind group layouts that all kernels share.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::error::GpuError;
 use super::scope::scoped;
 use super::shader::{Dialect, Kernel};
@@ -72,6 +74,25 @@ impl SharedLayouts {
             pools: bind_group_layout(device, "paged.pools", &[Slot::Read, Slot::Read]),
             pools_append: bind_group_layout(device, "paged.pools_append", &[Slot::Write, Slot::Write]),
         }
+    }
+}
+
+/// A pipeline that is compiled when it is first needed; whoever needs it meanwhile waits.
+#[derive(Debug, Default)]
+pub(super) struct LazyPipeline(Mutex<Option<wgpu::ComputePipeline>>);
+
+impl LazyPipeline {
+    pub(super) fn get(
+        &self,
+        device: &wgpu::Device,
+        kernel: &Kernel,
+        groups: &[&wgpu::BindGroupLayout],
+    ) -> Result<wgpu::ComputePipeline, GpuError> {
+        let mut pipeline = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = &*pipeline {
+            return Ok(pipeline.clone());
+        }
+        Ok(pipeline.insert(compile(device, kernel, groups)?).clone())
     }
 }
 
