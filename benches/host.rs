@@ -46,17 +46,29 @@ fn cycle(pool: &mut BlockPool, held: &mut [BlockId], iterations: u64) -> Duratio
     start.elapsed()
 }
 
-/// Takes blocks out of the middle of the queue, as hits of the prefix cache do, and frees them again.
+/// Blocks of a hit: a prompt of 4,096 tokens.
+const HIT: usize = 256;
+
+/// Takes blocks out of the middle of the queue, as hits of the prefix cache do, and frees them again. A hit's blocks lie
+/// anywhere; whose they are is not part of what is timed.
 fn touch(pool: &mut BlockPool, iterations: u64) -> Duration {
     let (num_blocks, mut state) = (u64::from(pool.num_blocks()), 1_u64);
-    let start = Instant::now();
-    for _ in 0..iterations {
+    let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let block = BlockId::new((((state >> 32) * num_blocks) >> 32) as u32).expect("below the number of blocks");
-        pool.take(block).expect("all blocks are free");
-        pool.free(block).expect("it was taken above");
+        BlockId::new((((state >> 32) * num_blocks) >> 32) as u32).expect("below the number of blocks")
+    };
+    let (mut elapsed, mut left) = (Duration::ZERO, iterations);
+    while left > 0 {
+        let hit: Vec<BlockId> = (0..left.min(HIT as u64)).map(|_| random()).collect();
+        let start = Instant::now();
+        pool.touch(hit.iter().copied()).expect("blocks of this pool");
+        for &block in &hit {
+            pool.free(block).expect("it was touched above");
+        }
+        elapsed += start.elapsed();
+        left -= hit.len() as u64;
     }
-    start.elapsed()
+    elapsed
 }
 
 fn blocks(criterion: &mut Criterion) {
@@ -257,25 +269,44 @@ fn stepping(criterion: &mut Criterion) {
     group.finish();
 
     let mut group = criterion.benchmark_group("evict");
-    let blocks = 4096;
-    for num_blocks in [10_000, 1_000_000] {
+    // Multiples of a text's blocks, so that all of them can be cached. The difference of the two is what evictions cost.
+    for num_blocks in [1 << 20, 10 << 20] {
         let (mut cache, mut plan, mut text) = caching(num_blocks, 1 << 16);
-        // Texts that differ from the first token on fill the pool with cached blocks.
-        for first in 0..num_blocks / 256 {
-            text[0] = first;
-            let seq = create(&mut cache, &mut plan, &text);
-            cache.release(seq).expect("it lives");
-        }
-        let seq = cache.create_sequence().expect("there is a row");
-        group.throughput(Throughput::Elements(blocks.into()));
-        group.bench_function(BenchmarkId::new("reserve_rollback", num_blocks), |bencher| {
-            bencher.iter(|| {
-                cache.reserve(&[(seq, 16 * blocks)], &mut plan).expect("the pool is large enough");
-                cache.rollback(&mut plan).expect("the step is open");
+        group.throughput(Throughput::Elements(EVICTED.into()));
+        for (kind, cached) in [("plain", false), ("cached", true)] {
+            group.bench_function(BenchmarkId::new(kind, num_blocks), |bencher| {
+                bencher.iter_custom(|iterations| evict(&mut cache, &mut plan, &mut text, cached, iterations));
             });
-        });
+        }
     }
     group.finish();
+}
+
+/// Blocks that are evicted by one step.
+const EVICTED: u32 = 4096;
+
+/// Steps that take `cached` blocks only, or none; whenever none is left, the pool is filled with them again.
+fn evict(cache: &mut CacheManager, plan: &mut StepPlan, text: &mut [u32], cached: bool, iterations: u64) -> Duration {
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..iterations {
+        if cached && cache.stats().cached_blocks < EVICTED {
+            // Texts that differ from the first token on.
+            for first in 0..cache.num_blocks() / (TEXT / 16) {
+                text[0] = first;
+                let seq = create(cache, plan, &text[..TEXT as usize]);
+                cache.release(seq).expect("it lives");
+            }
+        }
+        let seq = cache.create_sequence().expect("there is a row");
+        let evictions = cache.stats().evictions;
+        let start = Instant::now();
+        cache.reserve(&[(seq, 16 * EVICTED)], plan).expect("the pool is large enough");
+        cache.commit(plan).expect("the step is open");
+        elapsed += start.elapsed();
+        assert_eq!(cache.stats().evictions - evictions, if cached { EVICTED.into() } else { 0 });
+        cache.release(seq).expect("it lives");
+    }
+    elapsed
 }
 
 criterion_group!(benches, blocks, planning, prefixes, sharing, stepping);

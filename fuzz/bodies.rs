@@ -1,7 +1,22 @@
 //! What is fuzzed, as plain functions: `tests/fuzz_corpus.rs` runs them as well, over the corpus and changed copies of it.
+//!
+//! A longer run, in this folder, with a stable compiler and a C++ one; new inputs go into the first folder that is named:
+//!
+//! ```sh
+//! export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+//!     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+//!     -Cllvm-args=-sanitizer-coverage-trace-compares"
+//! cargo build --release --target x86_64-unknown-linux-gnu
+//! mkdir -p artifacts/manager
+//! target/x86_64-unknown-linux-gnu/release/manager -max_total_time=60 artifacts/manager corpus/manager
+//! target/x86_64-unknown-linux-gnu/release/manager crash-1234 # once more
+//! ```
+//!
+//! `snapshot` likewise. With a nightly compiler and `cargo-fuzz`, `cargo +nightly fuzz run manager` does all of it.
 #![allow(dead_code, reason = "every fuzz target uses one of them")]
 
-use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
+use sha2::{Digest, Sha256};
+use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 use wgpu_paged_attention::snapshot::Snapshot;
@@ -26,6 +41,22 @@ impl Bytes<'_> {
     fn tokens(&mut self, most: u32) -> Vec<u32> {
         let (first, count) = (self.next() % 3, self.next() % most);
         (0..count).map(|at| first + at / 16).collect()
+    }
+
+    /// Changes something in a record.
+    fn damage(&mut self, record: &mut SequenceRecord) {
+        let (what, number) = (self.next() % 8, self.next());
+        let column = number as usize % record.blocks.len().max(1);
+        match what {
+            0 => record.len = number,
+            1 => record.blocks.truncate(column),
+            2 => record.blocks.push(Some(number)),
+            3 => record.blocks.iter_mut().take(column).for_each(|block| *block = None),
+            4 => record.blocks.iter_mut().skip(column).flatten().for_each(|block| *block += number % 3),
+            5 => record.tokens = None,
+            6 => record.tokens = Some(vec![number % 3; record.len as usize]),
+            _ => record.domain = Some(Domain::default().with_salt(&[number as u8 % 2])),
+        }
     }
 }
 
@@ -86,10 +117,13 @@ pub fn manager(bytes: &[u8]) {
                 manager.reset_prefix_cache().is_err()
             }
             _ => {
-                let records: Vec<_> = (0..2)
+                let mut records: Vec<_> = (0..2)
                     .filter_map(|_| bytes.seq(&seqs))
                     .filter_map(|seq| manager.export_sequence(seq).ok())
                     .collect();
+                if flags & 32 != 0 {
+                    records.last_mut().into_iter().for_each(|record| bytes.damage(record));
+                }
                 manager.import_sequences(&records).map(|imported| seqs.extend(imported.sequences)).is_err()
             }
         };
@@ -117,8 +151,27 @@ pub fn manager(bytes: &[u8]) {
     }
 }
 
-/// Whatever the bytes are, they are read or refused; what is read can be written, and fitted into caches or refused.
+/// Whatever the bytes are, they are read or refused, and so they are with a checksum that fits.
 pub fn snapshot(bytes: &[u8]) {
+    read_snapshot(bytes);
+    read_snapshot(&reseal(bytes));
+}
+
+/// The same bytes with the length and the checksum that fit them: behind these the header itself is tried.
+pub fn reseal(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes[..bytes.len().saturating_sub(32)].to_vec();
+    if bytes.len() >= 24 {
+        let header = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+        let data = bytes.len().saturating_sub(24 + header) as u64;
+        bytes[16..24].copy_from_slice(&data.to_le_bytes());
+    }
+    let checksum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+/// What is read can be written, and fitted into caches or refused.
+fn read_snapshot(bytes: &[u8]) {
     let Ok(snapshot) = Snapshot::read(bytes, 1 << 20) else { return };
     let again = snapshot.to_bytes().expect("what was read can be written");
     assert_eq!(Snapshot::from_bytes(&again).as_ref(), Ok(&snapshot));

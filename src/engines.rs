@@ -59,6 +59,25 @@
 //! | FlashInfer HND as a pair, CANN BNSD `[NB, H, BS, D]` | `HeadMajor` | two buffers |
 //! | vLLM's `[NB, H, D/x, BS, x]`, CANN's NZ, pools in 8 bits | – | not supported |
 //!
+//! # Block managers
+//!
+//! A [`CacheManager`] hands out, frees and evicts blocks in the orders that vLLM's host tests record, its block 0 apart, which
+//! is never used there. These things are different:
+//!
+//! | | ours | vLLM |
+//! |---|---|---|
+//! | a request that finds blocks, but has no room for the rest | has taken what it found; once given back, these count as just used. [`can_admit`] asks without taking | takes nothing |
+//! | when a full block can be found | when its step is committed | when its slots are allocated |
+//! | images | a text has one [`Domain`]: with another image, no block is shared | every block has keys: those before the image are shared |
+//! | windows | one table for all layers, and a text is found from its first block on | a table for each group of layers; there the last window of blocks suffices |
+//! | a request that needs results for the whole prompt | [`create_sequence`], which does not look | `skip_reading_prefix_cache` |
+//! | a drafting head that needs the last block computed (EAGLE) | [`truncate`] what was found by a block | found blocks without the last |
+//!
+//! [`CacheManager`]: crate::blocks::CacheManager
+//! [`Domain`]: crate::blocks::Domain
+//! [`can_admit`]: crate::blocks::CacheManager::can_admit
+//! [`create_sequence`]: crate::blocks::CacheManager::create_sequence
+//! [`truncate`]: crate::blocks::CacheManager::truncate
 //! [`Tables::Dense`]: crate::plan::Tables::Dense
 //! [`Tables::Csr`]: crate::plan::Tables::Csr
 //! [`Append::Slots`]: crate::plan::Append::Slots

@@ -76,6 +76,7 @@ fn copies_and_fills_change_these_blocks_in_every_layer_and_segment_and_no_others
         let config = config(format, 9).with_block_size(3);
         for profile in profiles(&gpu, &config) {
             let cache = KvCache::with_profile(&gpu.device, &config.layout().unwrap(), profile).unwrap();
+            cache.warm_up().unwrap();
             number_pools(&gpu, &cache);
             let before = pool_words(&gpu, &cache);
             let pairs = [(1, 5), (1, 8), (7, 0)];

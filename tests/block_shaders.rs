@@ -56,6 +56,9 @@ fn lists_lie_where_the_host_puts_them() {
     // The shader numbers the words of a copy instead of naming them: two of them, the source first.
     assert_eq!((offset_of!(BlockCopy, source), offset_of!(BlockCopy, target), size_of::<BlockCopy>()), (0, 4, 8));
     let copy = text(&kernels()[0].0);
-    assert!(copy.contains("header.copies_base + 2u * copy"), "{copy}");
-    assert!(copy.contains("let source = step[at];") && copy.contains("let target_block = step[at + 1u];"), "{copy}");
+    assert!(copy.contains("let copy = header.copies_base + 2u * at.entry;"), "{copy}");
+    assert!(
+        copy.contains("let source = step[copy];") && copy.contains("let target_block = step[copy + 1u];"),
+        "{copy}"
+    );
 }

@@ -30,16 +30,18 @@ impl fmt::Display for BlockId {
 
 /// A handle to one sequence of one [`CacheManager`](crate::blocks::CacheManager).
 ///
-/// Its place is used again after a release, but under another generation, so an old handle is noticed.
+/// Its place is used again after a release, but under another generation, so an old handle is noticed, as is one of another
+/// manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId {
     index: u32,
     generation: u32,
+    manager: u64,
 }
 
 impl SeqId {
-    pub(crate) const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
+    pub(crate) const fn new(index: u32, generation: u32, manager: u64) -> Self {
+        Self { index, generation, manager }
     }
 
     /// The row of the block table, below `max_sequences`.

@@ -1,6 +1,7 @@
-//! Sequences and what they own; the steps by which they grow are in `step.rs`.
+//! Sequences and what they own; the steps by which they grow are in `step.rs` and `growth.rs`.
 
 mod check;
+mod growth;
 mod options;
 mod preempt;
 mod prefix;
@@ -26,9 +27,10 @@ pub use self::preempt::{PreemptMethod, Rank, Victim};
 pub use self::stats::CacheStats;
 pub use self::transplant::{Imported, SequenceRecord};
 
+use self::growth::Growth;
 use self::scrub::Scrubs;
 use self::stats::Tally;
-use self::step::{Growth, OpenStep};
+use self::step::OpenStep;
 use self::store::Store;
 use self::window::Window;
 
@@ -102,7 +104,7 @@ pub struct CacheManager {
     tally: Tally,
     /// Sequences created so far, which ranks them.
     arrivals: u64,
-    /// Tells the plans of different managers apart.
+    /// Tells the plans and handles of different managers apart.
     id: u64,
 }
 
@@ -225,9 +227,7 @@ impl CacheManager {
             return Err(PoolError::OutOfBlocks { needed: num_blocks.into(), free, total }.into());
         }
         let seq = self.add_row()?;
-        for entry in &mut self.tables.row_mut(seq.index())[..num_blocks as usize] {
-            *entry = self.store.allocate();
-        }
+        self.store.allocate(&mut self.tables.row_mut(seq.index())[..num_blocks as usize]);
         self.sequences[seq.index() as usize].num_blocks = num_blocks;
         self.note_peak();
         Ok(seq)
@@ -297,11 +297,16 @@ impl CacheManager {
         let state = &mut self.sequences[row as usize];
         let rank = Rank { priority: 0, arrival: self.arrivals };
         *state = Sequence { live: true, generation: state.generation, rank, ..Sequence::default() };
-        Ok(SeqId::new(row, state.generation))
+        Ok(self.handle(row))
+    }
+
+    /// The handle to the sequence of a row.
+    fn handle(&self, row: u32) -> SeqId {
+        SeqId::new(row, self.sequences[row as usize].generation, self.id)
     }
 
     fn sequence(&self, seq: SeqId) -> Option<&Sequence> {
-        self.sequences.get(seq.index() as usize).filter(|state| state.live && state.generation == seq.generation())
+        self.sequences.get(seq.index() as usize).filter(|state| state.live && self.handle(seq.index()) == seq)
     }
 
     fn live(&self, seq: SeqId) -> Result<&Sequence, ManagerError> {

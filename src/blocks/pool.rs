@@ -121,17 +121,34 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Takes one particular free block out of the queue, for someone who still wants what it holds.
+    /// Adds an owner to each of the blocks, or to none: those in use are retained, free ones taken out of the queue.
+    /// Returns how many were free.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] or [`PoolError::OutOfRange`].
-    pub fn take(&mut self, block: BlockId) -> Result<(), PoolError> {
-        let node = self.node(block)?;
-        if node.refs > 0 {
-            return Err(PoolError::InUse { block, refs: node.refs });
+    /// [`PoolError::OutOfRange`] or [`PoolError::TooManyOwners`].
+    pub fn touch(&mut self, blocks: impl ExactSizeIterator<Item = BlockId> + Clone) -> Result<u32, PoolError> {
+        // In a large pool neither a block nor its neighbours are in the cache. Looking at all of them first lets the
+        // waits for memory overlap; the second pass finds everything at hand.
+        for block in blocks.clone() {
+            let node = self.node(block)?;
+            if u64::from(node.refs) + blocks.len() as u64 > u32::MAX.into() {
+                return Err(PoolError::TooManyOwners { block, limit: u32::MAX });
+            }
+            if node.refs == 0 {
+                black_box(self.nodes[node.prev as usize].refs | self.nodes[node.next as usize].refs);
+            }
         }
-        self.unlink(block.get(), node);
-        Ok(())
+        let free = self.num_free;
+        for block in blocks {
+            let node = self.nodes[block.get() as usize];
+            if node.refs == 0 {
+                self.unlink(block.get(), node);
+            } else {
+                self.nodes[block.get() as usize].refs += 1;
+                self.num_shared += u32::from(node.refs == 1);
+            }
+        }
+        Ok(free - self.num_free)
     }
 
     /// Adds an owner.

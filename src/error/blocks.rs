@@ -31,8 +31,8 @@ pub enum PoolError {
         /// The id as given.
         block: BlockId,
     },
-    /// The block is in use, so it is not there to be taken.
-    #[error("block {block} is in use by {refs} owners; retain it instead of taking it")]
+    /// The block has several owners, so no allocation of it can be undone.
+    #[error("block {block} is in use by {refs} owners; free it instead of undoing its allocation")]
     InUse {
         /// The id as given.
         block: BlockId,
@@ -70,7 +70,7 @@ pub enum PoolError {
 #[non_exhaustive]
 pub enum ManagerError {
     /// The sequence was released, or the handle comes from elsewhere.
-    #[error("{seq} is stale: it was released; create a new sequence")]
+    #[error("{seq} is stale: it was released, or belongs to another manager; create a new sequence")]
     StaleSequence {
         /// The handle as given.
         seq: SeqId,
@@ -177,7 +177,7 @@ pub enum ReserveError {
     #[error("a step is already open; commit or roll it back first")]
     StepOpen,
     /// The sequence was released, or the handle comes from elsewhere.
-    #[error("request {request}: {seq} is stale: it was released; create a new sequence")]
+    #[error("request {request}: {seq} is stale: it was released, or belongs to another manager; create a new sequence")]
     StaleSequence {
         /// Position in the requests.
         request: usize,
@@ -240,7 +240,7 @@ impl ReserveError {
 #[non_exhaustive]
 pub enum PreemptError {
     /// The sequence that is to be helped was released, or the handle comes from elsewhere.
-    #[error("{seq} is stale: it was released; create a new sequence")]
+    #[error("{seq} is stale: it was released, or belongs to another manager; create a new sequence")]
     StaleSequence {
         /// The handle as given.
         seq: SeqId,

@@ -225,7 +225,8 @@ impl Attention {
 
     /// Compiles the kernels for all steps in which no query tile has more than `max_queries` tokens, so that no token waits
     /// for it. Sequences that share their first blocks meet in tiles of up to
-    /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled.
+    /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled. What blocks need
+    /// that are shared or cleared, [`KvCache::warm_up`] compiles.
     ///
     /// # Errors
     /// [`GpuError::Foreign`] for another cache than the one it was made with, or what wgpu says of the kernels.

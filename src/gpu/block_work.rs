@@ -91,6 +91,19 @@ impl BlockWork<'_> {
 }
 
 impl KvCache {
+    /// Compiles the kernels of a step's copies and clears, which are otherwise compiled when they are first needed, so that
+    /// no token waits for them. Without forks, a prefix cache or scrubbing they are never needed;
+    /// [`Attention::warm_up`](super::Attention::warm_up) compiles the others.
+    ///
+    /// # Errors
+    /// What wgpu says of the kernels.
+    pub fn warm_up(&self) -> Result<(), GpuError> {
+        for kernel in [self.copy_kernel(), self.fill_kernel(self.block_fill())] {
+            self.block_kernels.pipeline(self, &kernel)?;
+        }
+        Ok(())
+    }
+
     /// Records copies of whole blocks, K and V of all layers, for engines that keep their own tables; what a
     /// [`CacheManager`](crate::blocks::CacheManager) wants copied is part of its step.
     ///
@@ -132,12 +145,20 @@ impl KvCache {
 
     /// The dispatches for a step's copies; none without any.
     pub(super) fn copies(&self, copies: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
-        self.block_work(Kernel::BlockCopy { num_blocks: self.block_kernels.num_blocks }, copies, COPY_LANES)
+        self.block_work(self.copy_kernel(), copies, COPY_LANES)
     }
 
     /// The dispatches for a step's clears, alike.
     pub(super) fn fills(&self, fill: BlockFill, blocks: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
-        self.block_work(Kernel::BlockFill { num_blocks: self.block_kernels.num_blocks, fill }, blocks, FILL_LANES)
+        self.block_work(self.fill_kernel(fill), blocks, FILL_LANES)
+    }
+
+    fn copy_kernel(&self) -> Kernel {
+        Kernel::BlockCopy { num_blocks: self.block_kernels.num_blocks }
+    }
+
+    fn fill_kernel(&self, fill: BlockFill) -> Kernel {
+        Kernel::BlockFill { num_blocks: self.block_kernels.num_blocks, fill }
     }
 
     fn block_work(&self, kernel: Kernel, blocks: usize, lanes: u32) -> Result<Option<BlockWork<'_>>, GpuError> {

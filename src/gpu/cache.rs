@@ -185,7 +185,8 @@ impl KvCache {
     /// block tables, [clears](StepPlan::clears) and [copies](StepPlan::copies) of blocks in all layers.
     ///
     /// Record the step into `encoder`, or into encoders submitted after it. Steps must be submitted in the order in
-    /// which they were begun. The upload is as long as the batch, whatever the context.
+    /// which they were begun. The upload is as long as the batch, whatever the context. Kernels for clears and copies that
+    /// were not [warmed up](Self::warm_up) are compiled here.
     ///
     /// # Errors
     /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::Schedule`] for one that was not made by

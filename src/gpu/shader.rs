@@ -15,6 +15,7 @@ const GRID: &str = include_str!("../../shaders/common/grid.wgsl");
 const STEP: &str =
     concat!(include_str!("../../shaders/common/grid.wgsl"), "\n", include_str!("../../shaders/common/step.wgsl"));
 const PAGING: &str = include_str!("../../shaders/common/paging.wgsl");
+const WHOLE_BLOCKS: &str = include_str!("../../shaders/common/whole_blocks.wgsl");
 const VISIBLE: &str = include_str!("../../shaders/common/visible.wgsl");
 const IO_F32: &str = include_str!("../../shaders/common/io_f32.wgsl");
 const IO_F16: &str = include_str!("../../shaders/common/io_f16.wgsl");
@@ -213,13 +214,13 @@ impl Kernel {
             Self::BlockCopy { num_blocks } => {
                 let mut constants = Constants::default();
                 constants.set("NUM_BLOCKS", num_blocks);
-                (constants, vec![STEP, BLOCK_COPY])
+                (constants, vec![STEP, WHOLE_BLOCKS, BLOCK_COPY])
             }
             Self::BlockFill { num_blocks, fill } => {
                 let mut constants = Constants::default();
                 constants.set("NUM_BLOCKS", num_blocks);
                 constants.set("FILL", fill.word());
-                (constants, vec![STEP, BLOCK_FILL])
+                (constants, vec![STEP, WHOLE_BLOCKS, BLOCK_FILL])
             }
             Self::PoolImport { kv, foreign } => {
                 let mut parts = vec![GRID, PAGING, FOREIGN, load_part(foreign.element.format()), KV_STORE];

@@ -22,8 +22,8 @@ impl Snapshot {
     /// The sequences cut into blocks as a cache has them, and what these blocks hold: to be imported by a manager, and
     /// copied to the device.
     ///
-    /// Sequences that shared pages share a block wherever all that lies in it was shared. Slots behind the last token hold
-    /// zeros.
+    /// Sequences that shared pages share a block wherever all that lies in it was shared. Slots without a token of a page
+    /// hold zeros.
     ///
     /// # Errors
     /// [`SnapshotError::Mismatch`] for a cache of another model or format, [`SnapshotError::TooManySequences`],

@@ -4,4 +4,5 @@ mod engine;
 mod moves;
 mod prefix;
 mod sharing;
+mod vllm;
 mod window;

@@ -1,5 +1,4 @@
-//! The prefix cache: what is found, by whom, and for how long; and the orders that another engine's tests record, with its
-//! block numbers less one, since its block 0 is never used.
+//! The prefix cache: what is found, by whom, and for how long.
 
 use wgpu_paged_attention::blocks::{BlockEvent, Domain, KeyHash, ManagerOptions};
 use wgpu_paged_attention::error::{ManagerError, ReserveError};
@@ -202,34 +201,28 @@ fn tokens_that_nobody_named_are_not_cached() {
     assert_eq!(it.cached(&text), 48);
 }
 
-/// vLLM's `test_prefill`, `test_evict`: the same ids, less one, in the same order.
 #[test]
-fn another_engines_orders_are_reproduced() {
-    let mut it = Engine::caching(10);
-    let common = repeat(&[0, 1, 2], 16);
-    let prompt = |tail: &[u32]| [common.clone(), tail.to_vec()].concat();
-    let (first, cached) = it.text(&prompt(&[3; 7]), &Domain::default());
-    assert_eq!((cached, it.table(first)), (0, vec![0, 1, 2, 3]));
-    let (second, cached) = it.text(&prompt(&[4; 5]), &Domain::default());
-    assert_eq!((cached, it.table(second)), (48, vec![0, 1, 2, 4]));
-    it.cache.release(first).unwrap();
-    it.cache.release(second).unwrap();
-    assert_eq!(it.free(), [5, 6, 7, 8, 9, 3, 4, 2, 1, 0]);
-    let (third, cached) = it.text(&prompt(&[3; 6]), &Domain::default());
-    assert_eq!((cached, it.table(third)), (48, vec![0, 1, 2, 5]));
-    it.cache.release(third).unwrap();
-    assert_eq!(it.free(), [6, 7, 8, 9, 3, 4, 5, 2, 1, 0]);
-    let (all, cached) = it.text(&[99; 160], &Domain::default());
-    assert_eq!((cached, it.table(all)), (0, vec![6, 7, 8, 9, 3, 4, 5, 2, 1, 0]));
-
-    let mut it = Engine::caching(10);
-    let tokens: Vec<u32> = (0..200).collect();
-    let (first, _) = it.text(&tokens[..87], &Domain::default());
-    let (second, _) = it.text(&tokens[87..87 + 47], &Domain::default());
-    assert_eq!((it.table(first).len(), it.table(second).len()), (6, 3));
-    it.cache.release(first).unwrap();
-    it.cache.release(second).unwrap();
-    assert_eq!(it.free(), [9, 5, 4, 3, 2, 1, 0, 8, 7, 6]);
-    let (third, cached) = it.text(&tokens[..35], &Domain::default());
-    assert_eq!((cached, it.table(third), it.cache.num_free_blocks()), (32, vec![0, 1, 9], 7));
+fn a_copy_keeps_the_known_tokens_of_its_block_whoever_writes_behind_them() {
+    let text: Vec<u32> = (100..133).collect();
+    // The writer's own tokens are unknown, or those between the known ones and the new ones are.
+    for unknown_before in [0, 3] {
+        let mut it = Engine::caching(8);
+        let (a, _) = it.text(&text[..20], &Domain::default());
+        if unknown_before > 0 {
+            it.grow(a, unknown_before);
+        }
+        let b = it.cache.fork(a).unwrap();
+        if unknown_before > 0 {
+            it.cache.reserve_tokens(&[(b, &[7])], &mut it.plan).unwrap();
+        } else {
+            it.cache.reserve(&[(b, 1)], &mut it.plan).unwrap();
+        }
+        assert_eq!(it.plan.copies().len(), 1);
+        it.commit();
+        it.cache.truncate(b, 20).unwrap();
+        assert_eq!(it.cache.export_sequence(b).unwrap().tokens.as_deref(), Some(&text[..20]));
+        it.cache.reserve_tokens(&[(b, &text[20..32])], &mut it.plan).unwrap();
+        it.commit();
+        assert_eq!(it.cached(&text), 32);
+    }
 }

@@ -116,9 +116,9 @@ fn c10_the_queue_follows_what_is_touched() {
     let [a, b, c] = [(); 3].map(|()| pool.allocate().unwrap());
     [a, b, c].iter().for_each(|&block| assert!(pool.free(block).unwrap()));
     for block in [a, b] {
-        pool.take(block).unwrap();
-        assert_eq!(pool.take(block), Err(PoolError::InUse { block, refs: 1 }));
-        pool.free(block).unwrap();
+        assert_eq!(pool.touch([block].into_iter()), Ok(1));
+        assert_eq!(pool.touch([block].into_iter()), Ok(0));
+        assert_eq!((pool.free(block), pool.free(block)), (Ok(false), Ok(true)));
     }
     assert_eq!([(); 3].map(|()| pool.allocate().unwrap()), [c, a, b]);
     assert_eq!(pool.allocate(), Err(PoolError::OutOfBlocks { needed: 1, free: 0, total: 3 }));
@@ -153,10 +153,22 @@ fn a_contiguous_cache_forks_and_clears_but_does_not_cache() {
     cache.reserve(&[(a, 100)], &mut plan).unwrap();
     assert_eq!(plan.clears(), [0]);
     cache.commit(&mut plan).unwrap();
-    cache.truncate(a, 0).unwrap();
+    cache.truncate(a, 5).unwrap();
     let b = cache.fork(a).unwrap();
     cache.reserve(&[(a, 1), (b, 1)], &mut plan).unwrap();
     assert_eq!((plan.copies(), plan.clears()), (&[BlockCopy { source: 0, target: 1 }][..], &[][..]));
     cache.commit(&mut plan).unwrap();
+    cache.check_invariants().unwrap();
+
+    // Without tokens there is nothing to copy, and what earlier owners left is cleared for both.
+    cache.release(b).unwrap();
+    cache.truncate(a, 0).unwrap();
+    let b = cache.fork(a).unwrap();
+    cache.reserve(&[(a, 1), (b, 1)], &mut plan).unwrap();
+    assert_eq!((plan.copies(), plan.clears()), (&[][..], &[1, 2][..]));
+    cache.commit(&mut plan).unwrap();
+    let c = cache.create_sequence().unwrap();
+    let error = PoolError::OutOfBlocks { needed: 1, free: 0, total: 3 };
+    assert_eq!(cache.fork(c), Err(error.into()));
     cache.check_invariants().unwrap();
 }

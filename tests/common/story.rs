@@ -55,9 +55,29 @@ pub fn cut_by_heads(gpu: &Gpu, config: &CacheConfig) -> DeviceProfile {
 
 impl Teller {
     pub fn new(gpu: &Gpu, profile: &DeviceProfile, config: &CacheConfig, options: &ManagerOptions) -> Self {
+        Self::with_spec(gpu, profile, config, options, AttentionSpec::new(Q_HEADS))
+    }
+
+    pub fn with_window(
+        gpu: &Gpu,
+        profile: &DeviceProfile,
+        config: &CacheConfig,
+        options: &ManagerOptions,
+        window: u32,
+    ) -> Self {
+        Self::with_spec(gpu, profile, config, options, AttentionSpec::new(Q_HEADS).with_window(window))
+    }
+
+    fn with_spec(
+        gpu: &Gpu,
+        profile: &DeviceProfile,
+        config: &CacheConfig,
+        options: &ManagerOptions,
+        spec: AttentionSpec,
+    ) -> Self {
         let layout = config.layout().unwrap();
         let cache = KvCache::with_profile(&gpu.device, &layout, profile.clone()).unwrap();
-        let attention = cache.attention(AttentionSpec::new(Q_HEADS)).unwrap();
+        let attention = cache.attention(spec).unwrap();
         let manager = CacheManager::with_options(&layout, options).unwrap();
         let plan = cache.new_plan();
         let teller = Self { gpu: gpu.clone(), cache, manager, plan, attention };

@@ -47,7 +47,8 @@ impl Harness {
         match op {
             Op::Create => self.create(None),
             Op::CreateWith(text, domain) => {
-                let text: Vec<u32> = text.iter().map(|&odd| odd.into()).collect();
+                // None is 0, which is what an index holds where nobody wrote a token.
+                let text: Vec<u32> = text.iter().map(|&odd| 1 + u32::from(odd)).collect();
                 self.create(Some((&text, *domain)));
             }
             Op::Fork(choice) => self.pick(*choice).into_iter().for_each(|seq| self.fork(seq)),
@@ -161,12 +162,20 @@ impl Harness {
         if self.model.seqs.len() as u32 == limit {
             return assert_eq!(result, Err(ManagerError::TooManySequences { limit }));
         }
+        let mut child = self.model.seq(seq).unwrap().clone();
+        if child.values.is_empty() && !self.model.layout.paged() {
+            let Some(block) = self.model.free.pop_front() else {
+                let error = PoolError::OutOfBlocks { needed: 1, free: 0, total: self.model.layout.num_blocks() };
+                return assert_eq!(result, Err(error.into()));
+            };
+            child.blocks = vec![Some(block)];
+        }
         let id = result.unwrap();
         self.handles.push(id);
-        let mut child = Seq { id, ..self.model.seq(seq).unwrap().clone() };
+        child.id = id;
         // Another branch of the text.
-        child.text.truncate(child.values.len());
-        child.text.push(2);
+        child.text.resize(child.values.len(), 1);
+        child.text.push(3);
         self.model.seqs.push(child);
     }
 
@@ -195,6 +204,11 @@ impl Harness {
         state.values.truncate(len as usize);
         state.known = state.known.min(len as usize);
         state.registered = state.registered.min(len as usize / size);
+        if len % 2 == 1 {
+            // Rejected: another token comes instead.
+            state.text.resize(len as usize, 1);
+            state.text.push(4);
+        }
     }
 
     fn release(&mut self, seq: SeqId, preempted: bool) {
@@ -249,6 +263,11 @@ impl Harness {
             return assert_eq!(self.cache.export_sequence(seq), Err(error));
         }
         let records: Vec<_> = ids.iter().map(|&seq| self.cache.export_sequence(seq).unwrap()).collect();
+        for (&seq, record) in ids.iter().zip(&records) {
+            let state = self.model.seq(seq).unwrap();
+            let named: Vec<u32> = (0..state.values.len()).map(|position| state.token(position)).collect();
+            assert!(record.tokens.as_ref().is_none_or(|tokens| *tokens == named), "wrong tokens");
+        }
         if self.model.step.is_some() {
             return assert_eq!(self.cache.import_sequences(&records), Err(ManagerError::StepOpen));
         }

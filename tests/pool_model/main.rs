@@ -155,9 +155,38 @@ fn branches(fault: Fault) {
     run(&config, options, &ops, fault);
 }
 
+/// A block that was never entered because the one before it had left the window is not asked for once it has left too.
+#[test]
+fn windows_end_what_can_be_found() {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(1).with_num_blocks(4).with_max_seq_len(6);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_windows(&[Some(1)]).with_events(true);
+    let grow = |known| [Op::Reserve(vec![(0, 1)], known), Op::Commit];
+    let ops = [vec![Op::Create], grow(true).into(), grow(true).into(), grow(false).into()].concat();
+    run(&config, options, &ops, Fault::None);
+}
+
 #[test]
 fn branches_part_without_a_fault() {
     branches(Fault::None);
+}
+
+/// The shorter of two branches writes last, over tokens of the longer one, which gets its block back.
+#[test]
+fn an_abandoned_step_spoils_nobodys_tokens() {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(6).with_max_seq_len(16);
+    let reserve = |first, last| Op::Reserve(vec![(first, 1), (last, 1)], false);
+    let ops = [
+        Op::CreateWith(vec![false; 10], 0),
+        Op::Reserve(vec![(0, 7)], false),
+        Op::Commit,
+        Op::Fork(0),
+        Op::Truncate(0, 5),
+        reserve(1, 0),
+        Op::Abandon,
+        reserve(0, 1),
+        Op::Abandon,
+    ];
+    run(&config, ManagerOptions::default(), &ops, Fault::None);
 }
 
 #[test]

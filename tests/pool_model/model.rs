@@ -27,7 +27,7 @@ pub struct Seq {
     pub blocks: Vec<Option<u32>>,
     /// The value of every token in the cache.
     pub values: Vec<u64>,
-    /// The tokens that it will have, as far as that was said; 0 follows.
+    /// The tokens that it will have, as far as that was said; 1 follows.
     pub text: Vec<u32>,
     pub domain: u8,
     /// Leading tokens that the manager knows.
@@ -42,7 +42,7 @@ impl Seq {
     }
 
     pub fn token(&self, position: usize) -> u32 {
-        self.text.get(position).copied().unwrap_or(0)
+        self.text.get(position).copied().unwrap_or(1)
     }
 
     pub fn next_value(&self) -> u64 {
@@ -193,7 +193,6 @@ impl Model {
             if (column + 1) * size > seq.known {
                 return;
             }
-            let block = seq.blocks[column].expect("blocks are registered before they are released");
             let parent = match column {
                 0 => 0,
                 _ => match seq.blocks[column - 1] {
@@ -201,6 +200,7 @@ impl Model {
                     None => return,
                 },
             };
+            let block = seq.blocks[column].expect("a block is released after the one before it");
             let values = seq.values[column * size..(column + 1) * size].to_vec();
             if !self.is_registered(block) {
                 let twin = self.registry.iter().position(|entry| entry.values == values && entry.parent == parent);

@@ -15,7 +15,7 @@ impl Harness {
             return Err(ReserveError::StepOpen);
         }
         let mut tables: Vec<_> = model.seqs.iter().map(|seq| (seq.id, seq.blocks.clone())).collect();
-        let mut needed = 0;
+        let (mut needed, mut left) = (0, Vec::new());
         for (request, &(id, new_tokens)) in requests.iter().enumerate() {
             let Some(seq) = model.seq(id) else {
                 return Err(ReserveError::StaleSequence { request, seq: id });
@@ -33,8 +33,10 @@ impl Harness {
             let column = (len / layout.block_size()) as usize;
             if let Some(&Some(block)) = seq.blocks.get(column) {
                 let owners = tables.iter().filter(|(_, table)| table.contains(&Some(block))).count();
-                if owners > 1 || model.is_registered(block) {
+                let longer_left = left.iter().any(|&(other, longer)| other == block && longer > len);
+                if owners > 1 || model.is_registered(block) || longer_left {
                     needed += 1;
+                    left.push((block, len));
                     let own = tables.iter_mut().find(|(other, _)| *other == id).unwrap();
                     own.1[column] = Some(u32::MAX);
                 }
@@ -81,7 +83,12 @@ impl Harness {
             let (column, mut source) = ((seq.len() / model.layout.block_size()) as usize, None);
             if let Some(&Some(block)) = seq.blocks.get(column) {
                 let owners = model.seqs.iter().filter(|seq| seq.blocks.contains(&Some(block))).count();
-                if owners > 1 || model.is_registered(block) {
+                // Should the step be abandoned, the longer one gets its block back.
+                let longer_left =
+                    model.step.as_ref().unwrap().grown.iter().any(|grown: &Grown| {
+                        grown.source == Some(block) && model.seq(grown.id).unwrap().len() > seq.len()
+                    });
+                if owners > 1 || model.is_registered(block) || longer_left {
                     let target = taken.next().unwrap();
                     model.seq_mut(id).blocks[column] = Some(target);
                     model.step.as_mut().unwrap().copies.push((block, target));

@@ -140,7 +140,7 @@ impl CacheManager {
             Some(least) if state.len >= least => PreemptMethod::Swap,
             _ => PreemptMethod::Recompute,
         };
-        Victim { seq: SeqId::new(row, state.generation), blocks, method }
+        Victim { seq: self.handle(row), blocks, method }
     }
 
     fn owned(&self, row: u32) -> impl Iterator<Item = u32> + '_ {

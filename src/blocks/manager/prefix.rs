@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::blocks::events::BlockEvent;
-use crate::blocks::manager::step::Growth;
+use crate::blocks::manager::growth::Growth;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{CacheManager, Domain, RELEASED, SeqId};
 use crate::error::ManagerError;
@@ -63,9 +63,7 @@ impl CacheManager {
             self.tally.prefix_queries += tokens.len() as u64;
             self.domains[row as usize] = Some(domain);
         }
-        for column in 0..found {
-            self.store.pin(self.tables.row(row)[column as usize]);
-        }
+        self.store.pin(&self.tables.row(row)[..found as usize]);
         let cached = found * self.layout.block_size();
         self.tally.prefix_hits += u64::from(cached);
         let state = &mut self.sequences[row as usize];
@@ -133,9 +131,6 @@ impl CacheManager {
         let (mut tokens, mut within) =
             (self.step.new_tokens(first, growth.new_tokens), (seq.len % block_size) as usize);
         let mut column = (seq.len / block_size) as usize;
-        if let Some(source) = growth.source {
-            prefix.copy_tokens(source, row[column], within);
-        }
         while !tokens.is_empty() {
             let room = &mut prefix.tokens_mut(row[column])[within..];
             let (these, others) = tokens.split_at(room.len().min(tokens.len()));
@@ -143,6 +138,16 @@ impl CacheManager {
             (tokens, column, within) = (others, column + 1, 0);
         }
         seq.known += growth.new_tokens;
+    }
+
+    /// Gives a growth's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
+    /// whatever is known of the new ones.
+    pub(super) fn copy_tokens(&mut self, growth: &Growth, source: u32) {
+        let (len, block_size) = (self.sequences[growth.row as usize].len, self.layout.block_size());
+        if let Some(prefix) = &mut self.store.prefix {
+            let target = self.tables.row(growth.row)[(len / block_size) as usize];
+            prefix.copy_tokens(source, target, (len % block_size) as usize);
+        }
     }
 
     /// Makes the full blocks of a row findable, as far as their tokens are known.

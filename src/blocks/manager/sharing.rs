@@ -10,16 +10,21 @@ impl CacheManager {
     /// copy in that step; see [`StepPlan::copies`](crate::plan::StepPlan::copies).
     ///
     /// # Errors
-    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`] or [`ManagerError::TooManySequences`].
+    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`], or as
+    /// [`create_sequence`](Self::create_sequence): the fork of a sequence without tokens shares nothing.
     pub fn fork(&mut self, seq: SeqId) -> Result<SeqId, ManagerError> {
         let parent = *self.idle(seq)?;
-        let child = self.add_row()?;
+        // The block of an empty contiguous sequence holds nothing but what earlier owners left there.
+        let child = if parent.len == 0 { self.create_sequence()? } else { self.add_row()? };
         let row = child.index();
+        self.domains[row as usize] = self.domains[seq.index() as usize].clone();
+        self.sequences[row as usize].rank.priority = parent.rank.priority;
+        if parent.len == 0 {
+            return Ok(child);
+        }
         self.tables.copy_row(seq.index(), row, parent.num_blocks as usize);
         self.store.pool.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
-        self.domains[row as usize] = self.domains[seq.index() as usize].clone();
         let state = &mut self.sequences[row as usize];
-        state.rank.priority = parent.rank.priority;
         state.len = parent.len;
         state.num_blocks = parent.num_blocks;
         state.released = parent.released;

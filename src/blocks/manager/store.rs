@@ -43,20 +43,24 @@ impl Store {
         self.pool.staying(block) > 1 || self.is_registered(block)
     }
 
-    /// The free block that was used least recently; what it held can no longer be found.
+    /// Fills `out` with the free blocks that were used least recently; what they held can no longer be found.
     ///
-    /// The caller has seen that there is a free block.
-    pub(super) fn allocate(&mut self) -> u32 {
-        let block = self.pool.allocate().expect("there are as many free blocks as were counted").get();
-        if let Some(prefix) = self.prefix.as_mut().filter(|prefix| prefix.is_registered(block)) {
-            prefix.unlink(block);
-            self.cached -= 1;
-            self.evicted.push(block);
+    /// The caller has seen that there are so many.
+    pub(super) fn allocate(&mut self, out: &mut [u32]) {
+        self.pool.allocate_into(out).expect("there are as many free blocks as were counted");
+        let Some(prefix) = &mut self.prefix else {
+            return;
+        };
+        for &mut block in out {
+            if prefix.is_registered(block) {
+                prefix.unlink(block);
+                self.cached -= 1;
+                self.evicted.push(block);
+            }
         }
-        block
     }
 
-    /// Undoes the latest [`allocate`](Self::allocate) that was not undone yet.
+    /// Undoes the latest allocation that was not undone yet.
     pub(super) fn unallocate(&mut self, block: u32) {
         self.pool.unallocate(id(block)).expect("a block of the open step has one owner");
         if self.evicted.last() == Some(&block) {
@@ -83,12 +87,10 @@ impl Store {
         evictions
     }
 
-    /// Adds an owner to a block that was found by what it holds.
-    pub(super) fn pin(&mut self, block: u32) {
-        if self.pool.retain(id(block)).is_err() {
-            self.pool.take(id(block)).expect("a block of the pool is free or in use");
-            self.cached -= 1;
-        }
+    /// Adds an owner to blocks that were found by what they hold.
+    pub(super) fn pin(&mut self, blocks: &[u32]) {
+        let blocks = blocks.iter().map(|&block| id(block));
+        self.cached -= self.pool.touch(blocks).expect("found blocks are blocks of the pool, each with few owners");
     }
 
     /// Drops an owner. What a registered block holds stays until the block is reused.

@@ -142,11 +142,23 @@ fn a_stale_handle_is_refused_everywhere_and_its_successor_is_untouched() {
     assert_eq!(it.cache.block_table(old), Err(stale));
     assert_eq!(it.reserve(&[(new, 1), (old, 1)]), Err(ReserveError::StaleSequence { request: 1, seq: old }));
     assert!(!it.cache.contains(old) && !it.cache.can_reserve(&[(old, 0)]));
-    assert_eq!(stale.to_string(), "sequence 0.0 is stale: it was released; create a new sequence");
+    assert_eq!(
+        stale.to_string(),
+        "sequence 0.0 is stale: it was released, or belongs to another manager; create a new sequence"
+    );
     assert_eq!((it.cache.seq_len(new), it.table(new).len()), (Ok(7), 1));
 
-    let nowhere = SeqId::new(4, 0);
+    let nowhere = SeqId::new(4, 0, it.cache.id);
     assert_eq!(it.cache.release(nowhere), Err(ManagerError::StaleSequence { seq: nowhere }));
+
+    // The same numbers in another manager.
+    let mut other = Fixture::new(4);
+    let theirs = other.create();
+    assert_eq!((theirs.index(), theirs.generation()), (0, 0));
+    let ours = Fixture::new(4).create();
+    assert_eq!(other.reserve(&[(ours, 1)]), Err(ReserveError::StaleSequence { request: 0, seq: ours }));
+    assert_eq!(other.cache.release(ours), Err(ManagerError::StaleSequence { seq: ours }));
+    assert!(other.cache.contains(theirs) && !other.cache.contains(ours));
 }
 
 #[test]

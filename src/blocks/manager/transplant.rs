@@ -1,6 +1,7 @@
 //! Sequences out of a manager and into another one, or into the same one later: the bookkeeping of swaps and snapshots.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,9 @@ impl CacheManager {
             return Err(PoolError::OutOfBlocks { needed, free, total: self.store.pool.num_blocks() }.into());
         }
 
-        let blocks: Vec<(u32, u32)> = numbers.into_iter().map(|number| (number, self.store.allocate())).collect();
+        let mut taken = vec![0; numbers.len()];
+        self.store.allocate(&mut taken);
+        let blocks: Vec<(u32, u32)> = numbers.into_iter().zip(taken).collect();
         self.tally.evictions += self.store.settle_evictions();
         let new_blocks: HashMap<u32, u32> = blocks.iter().copied().collect();
         let sequences = records.iter().map(|record| self.import(record, &new_blocks)).collect();
@@ -133,6 +136,7 @@ impl CacheManager {
             if let Some(tokens) = record.tokens.as_ref().filter(|tokens| tokens.len() != record.len as usize) {
                 return wrong("the number of tokens", tokens.len() as u64, record.len.into());
             }
+            let block_size = self.layout.block_size() as usize;
             let released = record.blocks.iter().take_while(|block| block.is_none()).count();
             let outside = self.window.map_or(0, |window| window.outside(record.len, self.layout.block_size()));
             if released > outside as usize {
@@ -141,6 +145,8 @@ impl CacheManager {
             if released > 0 && record.tokens.is_some() {
                 return wrong("the number of released blocks of known tokens", released as u64, 0);
             }
+            // The record that these blocks were shared with so far, and the tokens that were compared with it.
+            let (mut partner, mut compared) = (at, 0);
             for (column, number) in record.blocks.iter().enumerate().skip(released) {
                 let Some(number) = *number else {
                     return wrong("the column of a missing block", column as u64, released as u64);
@@ -150,8 +156,13 @@ impl CacheManager {
                     (at, column)
                 });
                 let (other, place) = *user;
-                if (other, place) != (at, column) && !self.agree(&records[other], place, record, column) {
-                    return Err(ManagerError::SharedRecord { record: at, other, block: number });
+                if other != at || place != column {
+                    compared = if partner == other { compared } else { 0 };
+                    let end = (column + 1) * block_size;
+                    if place != column || !agree(&records[other], record, compared..end) {
+                        return Err(ManagerError::SharedRecord { record: at, other, block: number });
+                    }
+                    (partner, compared) = (other, end);
                 }
                 // Later records are held against the one that tells most.
                 let tells = |record: &SequenceRecord| record.tokens.as_ref().map_or(0, Vec::len);
@@ -162,15 +173,15 @@ impl CacheManager {
         }
         Ok(numbers)
     }
+}
 
-    /// Whether two sequences can share the block in these columns: as far as both know, it holds the same.
-    fn agree(&self, a: &SequenceRecord, a_column: usize, b: &SequenceRecord, b_column: usize) -> bool {
-        let end = (a_column + 1) * self.layout.block_size() as usize;
-        let both = end.min(a.len as usize).min(b.len as usize);
-        let tokens = match (&a.tokens, &b.tokens) {
-            (Some(a), Some(b)) => a[..both] == b[..both],
-            _ => true,
-        };
-        a_column == b_column && a.domain == b.domain && tokens
-    }
+/// Whether two sequences can share a block that ends at the token `range.end`: as far as both know, they tell the same from
+/// `range.start` on, and are in one domain.
+fn agree(a: &SequenceRecord, b: &SequenceRecord, range: Range<usize>) -> bool {
+    let end = range.end.min(a.len as usize).min(b.len as usize);
+    let tokens = match (&a.tokens, &b.tokens) {
+        (Some(a), Some(b)) => a[range.start.min(end)..end] == b[range.start.min(end)..end],
+        _ => true,
+    };
+    a.domain == b.domain && tokens
 }

@@ -54,7 +54,7 @@ fn freeing_twice_or_outside_changes_nothing() {
         let error = PoolError::OutOfRange { block: outside, num_blocks: 4 };
         assert_eq!(pool.free(outside), Err(error));
         assert_eq!(pool.retain(outside), Err(error));
-        assert_eq!(pool.take(outside), Err(error));
+        assert_eq!(pool.touch([id(0), outside].into_iter()), Err(error));
         assert_eq!(pool.ref_count(outside), Err(error));
     }
     assert_eq!(free_ids(&pool), before);
@@ -84,15 +84,22 @@ fn owners_are_not_counted_past_the_end() {
 }
 
 #[test]
-fn a_block_in_the_middle_of_the_queue_can_be_taken() {
-    let mut pool = BlockPool::new(4).unwrap();
-    pool.take(id(2)).unwrap();
-    assert_eq!(free_ids(&pool), [0, 1, 3]);
-    assert_eq!(pool.take(id(2)), Err(PoolError::InUse { block: id(2), refs: 1 }));
-    pool.take(id(0)).unwrap();
-    pool.take(id(3)).unwrap();
-    pool.free(id(2)).unwrap();
-    assert_eq!(drain(&mut pool), [1, 2]);
+fn touched_blocks_leave_the_queue_or_get_one_more_owner() {
+    let mut pool = BlockPool::new(5).unwrap();
+    assert_eq!(pool.touch([2].map(id).into_iter()), Ok(1));
+    assert_eq!(free_ids(&pool), [0, 1, 3, 4]);
+    // Neighbours, one in use already, and one that is named twice.
+    assert_eq!(pool.touch([3, 2, 4, 3].map(id).into_iter()), Ok(2));
+    assert_eq!(free_ids(&pool), [0, 1]);
+    assert_eq!([2, 3, 4].map(|block| pool.ref_count(id(block)).unwrap()), [2, 2, 1]);
+    assert_eq!(pool.num_shared(), 2);
+    pool.check_invariants().unwrap();
+    pool.free(id(4)).unwrap();
+    assert_eq!(drain(&mut pool), [0, 1, 4]);
+    assert_eq!(pool.touch(std::iter::empty()), Ok(0));
+    pool.nodes[2].refs = u32::MAX - 1;
+    assert_eq!(pool.touch([0, 2].map(id).into_iter()), Err(PoolError::TooManyOwners { block: id(2), limit: u32::MAX }));
+    assert_eq!(pool.ref_count(id(0)), Ok(1));
 }
 
 #[test]
@@ -121,7 +128,7 @@ fn stale_hints_do_not_disturb_the_queue() {
                 want.push_back(block.get());
             }
             let middle = want.remove((round as usize * 7) % want.len()).unwrap();
-            pool.take(id(middle)).unwrap();
+            pool.touch([id(middle)].into_iter()).unwrap();
             pool.free(id(middle)).unwrap();
             want.push_back(middle);
         }

@@ -1,0 +1,24 @@
+// whole_blocks.wgsl — blocks of a segment as a whole, K and V: which unit of which one an invocation serves.
+// Dispatch  one invocation per (entry of a list, unit of a block of K or of V, whichever has more), folded into x and y
+// Shapes    row-major
+//   k_pool   [NUM_BLOCKS, units of a block of K]        16-byte units in the storage format, scales included
+//   v_pool   [NUM_BLOCKS, units of a block of V]
+// A block lies in one piece whatever its format, so nothing is known of rows.
+// const     NUM_BLOCKS, put in front by the host; the length of a pool then tells the units of its blocks
+
+@group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
+@group(1) @binding(1) var<storage, read_write> v_pool: array<vec4<u32>>;
+
+struct BlockUnit {
+    entry: u32,   // in the list
+    unit: u32,    // of the block
+    k_units: u32, // of a block of K
+    v_units: u32, // of a block of V
+}
+
+fn block_unit(item: u32) -> BlockUnit {
+    let k_units = arrayLength(&k_pool) / NUM_BLOCKS;
+    let v_units = arrayLength(&v_pool) / NUM_BLOCKS;
+    let units = max(k_units, v_units);
+    return BlockUnit(item / units, item % units, k_units, v_units);
+}
