@@ -206,6 +206,12 @@ impl KvLayout {
         self.num_slots().saturating_mul(self.v_row_bytes()).saturating_mul(heads.into())
     }
 
+    /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
+    pub fn max_blocks_within(&self, max_binding_bytes: u64) -> u64 {
+        let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
+        max_binding_bytes.min(MAX_SEGMENT_BYTES) / (u64::from(self.block_size) * row_bytes)
+    }
+
     /// Cuts a layer's K pool, and its V pool alike, into segments of at most `max_binding_bytes`.
     ///
     /// There are as few segments as possible, and their sizes differ as little as possible. The wider of K and V
@@ -218,13 +224,8 @@ impl KvLayout {
         let head_bytes = self.k_segment_bytes(1).max(self.v_segment_bytes(1));
         let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
         if fitting == 0 {
-            let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
-            return Err(LayoutError::HeadTooLarge {
-                head_bytes,
-                limit,
-                num_blocks: self.num_blocks,
-                max_blocks: limit / (u64::from(self.block_size) * row_bytes),
-            });
+            let max_blocks = self.max_blocks_within(limit);
+            return Err(LayoutError::HeadTooLarge { head_bytes, limit, num_blocks: self.num_blocks, max_blocks });
         }
         let count = self.num_kv_heads.div_ceil(fitting);
         let heads_per_segment = self.num_kv_heads.div_ceil(count);

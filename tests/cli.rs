@@ -84,15 +84,32 @@ fn has_keys(value: &Value, keys: &[&str]) {
 #[test]
 fn help_names_the_commands_their_examples_and_every_exit_status() {
     let help = succeeded(&["--help"]);
-    for word in ["devices", "check", "bench", "Without a command", "Examples:", "Exit status:", "130"] {
+    for word in [
+        "devices",
+        "check",
+        "bench",
+        "plan",
+        "replay",
+        "blocks",
+        "compare",
+        "Without a command",
+        "Examples:",
+        "Exit status:",
+        "130",
+    ] {
         assert!(help.contains(word), "{word}: {help}");
     }
     for (command, words) in [
-        ("devices", &["--json"][..]),
-        ("check", &["--adapter", "--require-gpu", "--quick", "--seed", "--json", "Examples:"]),
+        ("devices", &["--json", "--csv"][..]),
+        ("check", &["--adapter", "--require-gpu", "--quick", "--seed", "--json", "--csv", "Examples:"]),
+        ("replay", &["--trace", "--clock", "--budget", "--execute", "--report", "--csv", "Examples:"]),
+        ("blocks", &["--trace", "--block-size", "--no-measure", "--report", "--csv", "Examples:"]),
         ("bench", &["--case", "--kv-dtype", "--block-size", "--trace", "--workload", "azure-conv", "sharegpt"]),
         ("bench", &["llama-3-8b", "--time-budget", "--samples", "--json", "Examples:"]),
         ("bench", &["--op", "prefill", "mixed", "--figures", "--lens", "--queries", "--shared-prefix", "int4"]),
+        ("plan", &["--model", "--config", "--budget", "--max-len", "--skip-bad", "--csv", "Examples:"]),
+        ("bench", &["--csv", "--report", "--svg"]),
+        ("compare", &["A.json", "B.json", "--json", "--csv", "--fail-on-slower", "Examples:"]),
         ("bench", &["--window", "--soft-cap", "--alibi", "--sinks", "--non-causal", "--lse", "--io"]),
     ] {
         let help = succeeded(&[command, "--help"]);
@@ -205,7 +222,11 @@ fn a_json_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
 fn devices_are_listed_with_what_they_are() {
     let Some(software) = adapter("devices_are_listed_with_what_they_are") else { return };
     let file = directory("devices").join("devices.json");
-    let table = succeeded(&["devices", "--json", text(&file)]);
+    let csv = file.with_extension("csv");
+    let table = succeeded(&["devices", "--json", text(&file), "--csv", text(&csv)]);
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    assert!(rows.starts_with("number,name,type,software,backend,driver,"), "{rows}");
+    assert_eq!(rows.lines().count(), 1 + table.lines().next().unwrap().matches('|').count() - 2);
     let json = read_json(&file);
     has_keys(&json, &["schema", "adapters"]);
     let first = &json["adapters"][0];
@@ -287,7 +308,9 @@ fn a_benchmark_writes_the_published_json() {
     let file = directory("bench").join("out.json");
     let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
     let json = read_json(&file);
-    has_keys(&json, &["schema", "command", "seed", "adapter", "ceilings", "results", "pairs", "figures", "failures"]);
+    let keys = ["schema", "kind", "version", "command", "seed", "adapter", "ceilings"];
+    has_keys(&json, &[&keys[..], &["results", "pairs", "figures", "failures"]].concat());
+    assert_eq!((&json["kind"], &json["version"]), (&json!("bench"), &json!(env!("CARGO_PKG_VERSION"))));
     has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
     has_keys(&json["ceilings"], &["read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
     assert_eq!((&json["seed"], &json["adapter"]["software"]), (&json!(7), &json!(software)));
@@ -380,6 +403,37 @@ fn a_benchmark_writes_the_published_json() {
 }
 
 #[test]
+fn a_benchmark_is_a_table_a_page_and_plots() {
+    if adapter("a_benchmark_is_a_table_a_page_and_plots").is_none() {
+        return;
+    }
+    let directory = directory("report");
+    let [json, csv_file, page, svgs] = ["out.json", "out.csv", "out.html", "plots"].map(|name| directory.join(name));
+    let files = ["--json", text(&json), "--csv", text(&csv_file), "--report", text(&page), "--svg", text(&svgs)];
+    succeeded(&[&TINY[..], &["--op", "decode"], &files].concat());
+    let json = read_json(&json);
+    let csv = std::fs::read_to_string(&csv_file).expect("it was written");
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!(lines.len(), 3, "a header, paged and contiguous: {csv}");
+    assert!(lines[0].starts_with("adapter,driver,op,model,") && lines[0].contains(",median_us,"), "{csv}");
+    let page = std::fs::read_to_string(&page).expect("it was written");
+    let driver = json["adapter"]["driver"].as_str().expect("a text");
+    for word in [driver, "paged-attention bench --case 1,17,2,1,8", "id=\"results\"", "<svg id=\"decode-rate-1\""] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    let svg = std::fs::read_to_string(svgs.join("decode-rate-1.svg")).expect("it was written");
+    assert!(svg.starts_with("<svg id=\"decode-rate-1\"") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    let mut left: Vec<_> =
+        std::fs::read_dir(&directory).expect("it is there").flatten().map(|e| e.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["out.csv", "out.html", "out.json", "plots"], "nothing is left beside the files");
+
+    refused(&["bench", "--report", text(&directory)], 2, &["--report", "regular file"]);
+    refused(&["bench", "--json", text(&csv_file), "--csv", text(&csv_file)], 2, &["--csv", "--json"]);
+    refused(&["bench", "--svg", text(&csv_file)], 2, &["--svg"]);
+}
+
+#[test]
 fn variants_shared_prefixes_and_ragged_batches_are_measured() {
     if adapter("variants_shared_prefixes_and_ragged_batches_are_measured").is_none() {
         return;
@@ -427,6 +481,9 @@ fn lengths_come_from_a_log_or_a_workload() {
         assert_eq!(json["results"][0]["workload"], json!(name));
         assert!(json["results"][0]["context"].as_u64().is_some_and(|longest| longest <= 64));
     }
+    std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,6\n1.0,x,2\n").expect("it can be written");
+    let output = run(&[&case[..], &["--trace", text(&log), "--skip-bad"]].concat());
+    assert!(output.status.success() && stderr(&output).contains("1 bad rows of log.csv"), "{}", stderr(&output));
     std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,0\n").expect("it can be written");
     let output = run(&[&case[..], &["--trace", text(&log)]].concat());
     assert_eq!(output.status.code(), Some(2), "a log without any output: {}", stderr(&output));

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what building and running this project needs, where it is missing, then runs the command it was given:
 #
-#     tools/setup.sh [--lint] [COMMAND [ARGUMENT...]]
+#     tools/setup.sh [--lint] [--browser] [COMMAND [ARGUMENT...]]
 #
 # It needs: a C linker, Rust, and on Linux the Vulkan loader and a Vulkan driver. Where a driver is installed, whatever
-# it is, no other is added; without one, Mesa's lavapipe computes on the CPU. --lint asks for rustfmt and clippy as well.
+# it is, no other is added; without one, Mesa's lavapipe computes on the CPU. --lint asks for rustfmt and clippy as well,
+# --browser for Chromium, which the tests of the report's page open it with.
 # PAGED_ATTENTION_NO_INSTALL=1 only reports what is missing.
 set -eu
 
@@ -101,6 +102,11 @@ has_driver() {
     return 1
 }
 
+# The names under which tests/page.rs looks for one.
+has_browser() {
+    have chromium || have chromium-browser || have google-chrome || have chrome
+}
+
 # --- What is missing ------------------------------------------------------------------------------------------------
 
 # Debian packages, and the same in words for other systems.
@@ -177,10 +183,15 @@ install_rust() {
 # --- In this order: what apt has, Rust, its components ----------------------------------------------------------------
 
 lint=
-if [ "${1-}" = --lint ]; then
-    lint=yes
+browser=
+while :; do
+    case ${1-} in
+    --lint) lint=yes ;;
+    --browser) browser=yes ;;
+    *) break ;;
+    esac
     shift
-fi
+done
 report_only=
 [ "${PAGED_ATTENTION_NO_INSTALL:-0}" = 0 ] || report_only=yes
 wanted_rust=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
@@ -194,6 +205,7 @@ case $system in
 Linux)
     can_link || need 'a C linker, cc, with the C library' gcc libc6-dev
     has_loader || need 'the Vulkan loader, libvulkan.so.1' libvulkan1
+    [ -z "$browser" ] || has_browser || need 'a browser, Chromium' chromium
     has_driver || need "a Vulkan driver: your GPU's, or Mesa's lavapipe for the CPU" mesa-vulkan-drivers
     if [ -z "$rust_found" ] && ! have rustup; then
         have curl || need 'curl, to fetch Rust' curl
@@ -203,6 +215,7 @@ Linux)
     install_packages
     ;;
 Darwin)
+    [ -z "$browser" ] || has_browser || die 'no chromium, google-chrome or chrome in the PATH; install one'
     can_link || die 'a C linker is missing; install it with: xcode-select --install'
     ;;
 *)

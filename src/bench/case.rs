@@ -7,13 +7,13 @@ use rand::seq::SliceRandom;
 use super::inputs::{CaseInputs, Kind};
 use super::options::Op;
 use super::report::Mode;
-use super::seed::rng_for;
 use super::timer::{Sample, Timer, TimerError};
 use crate::config::CacheConfig;
 use crate::error::ConfigError;
 use crate::gpu::{Attention, AttentionIo, GpuError, KvCache, Step};
 use crate::harness::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
 use crate::layout::KvLayout;
+use crate::seed::rng_for;
 
 /// Why a case has no result.
 #[derive(Debug, thiserror::Error)]

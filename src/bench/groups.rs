@@ -5,9 +5,9 @@ use super::inputs::CaseInputs;
 use super::models::ModelShape;
 use super::options::{BenchOptions, Lengths, Op};
 use super::report::{Limit, Mode};
-use super::trace::{SampleError, sequence_lengths};
 use crate::config::KvFormat;
 use crate::layout::UNIT_BYTES;
+use crate::trace::{SampleError, sequence_lengths};
 
 /// K and V bytes of the largest default case, and what is measured by default so that it ends in time.
 const SOFTWARE_BYTES: u64 = 192 << 20;
@@ -96,8 +96,7 @@ pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec
     for batch in batches(options, software)? {
         for &block_size in &block_sizes {
             let inputs = |kv_format: KvFormat| {
-                let bytes = stored_bytes(&batch.shape, kv_format, &batch.lens);
-                let layers = if software { 1 } else { GPU_ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, 16) as u32 };
+                let layers = rotated_layers(&batch.shape, kv_format, &batch.lens, software);
                 CaseInputs {
                     kv_format,
                     block_size,
@@ -143,6 +142,12 @@ pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec
         }
     }
     Ok((groups, left_out))
+}
+
+/// Layers of a case: so many that a GPU's caches do not hold what one of them reads next.
+pub(crate) fn rotated_layers(shape: &ModelShape, kv_format: KvFormat, lens: &[u32], software: bool) -> u32 {
+    let bytes = stored_bytes(shape, kv_format, lens);
+    if software { 1 } else { GPU_ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, 16) as u32 }
 }
 
 /// All formats of a case, in the modes that are compared.
@@ -239,7 +244,7 @@ fn stored_bytes(shape: &ModelShape, format: KvFormat, lens: &[u32]) -> u64 {
 
 /// Lengths of a batch, and the name of where they come from.
 fn lengths(lengths: &Lengths, batch: u32, context: u32, seed: u64) -> Result<(Vec<u32>, String), SampleError> {
-    let drawn = |requests: &[super::trace::Request]| sequence_lengths(requests, batch as usize, context, seed);
+    let drawn = |requests: &[crate::trace::Request]| sequence_lengths(requests, batch as usize, context, seed);
     Ok(match lengths {
         Lengths::Uniform | Lengths::Lists(_) => (vec![context; batch as usize], "uniform".to_owned()),
         Lengths::Trace { name, requests } => (drawn(requests)?, name.clone()),

@@ -4,10 +4,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::models::ModelShape;
 use super::options::Op;
-use super::seed::{CaseRng, InputHash, rng_for};
 use crate::config::KvFormat;
 use crate::formats::round_rows;
 use crate::harness::SceneVariant;
+use crate::seed::{CaseRng, InputHash, rng_for};
 
 /// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
 const MAX_APPEND_BYTES: u64 = 64 << 20;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::lens::LengthList;
 use super::models::{CaseSpec, ModelShape};
-use super::trace::Request;
-use super::workload::Workload;
 use crate::config::KvFormat;
 use crate::harness::SceneVariant;
+use crate::trace::Request;
+use crate::workload::Workload;
 
 /// Queries of the sequence that brings a chunk of its prompt to a mixed step.
 const MIXED_CHUNK: u32 = 128;

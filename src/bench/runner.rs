@@ -13,8 +13,8 @@ use super::options::{BenchOptions, Op};
 use super::report::{Adapter, CaseResult, Failure, Figure, Mode, Pair, Report};
 use super::stats::{Summary, Warning, fold, median, warnings};
 use super::timer::{Sample, Timer, TimerError};
-use super::trace::SampleError;
 use crate::harness::Gpu;
+use crate::trace::SampleError;
 
 const LEAST_SAMPLES: u32 = 5;
 /// A clock that is read across a submission does not resolve less.

@@ -11,10 +11,10 @@ use std::time::Instant;
 use rand::Rng;
 
 use crate::bench::report::Adapter;
-use crate::bench::seed::rng_for;
 use crate::config::KvFormat;
 use crate::gpu::{DeviceProfile, Exchange};
 use crate::harness::{Fault, Gpu, Scene, Verdict};
+use crate::seed::rng_for;
 
 pub use report::{CheckReport, GroupReport, PlantedFault, SCHEMA, SceneFailure};
 pub use scenes::{CheckScene, Form, scenes};

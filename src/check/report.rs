@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, CheckOptions, CheckScene, Variant};
 use crate::bench::report::Adapter;
+use crate::export;
 use crate::harness::{Fault, Verdict};
 use crate::reference::Mismatch;
 
@@ -108,6 +109,32 @@ impl CheckReport {
     pub fn to_json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
+
+    /// A row for every form of the kernels as CSV with a header.
+    ///
+    /// # Errors
+    /// None that is known of: every row is flat.
+    pub fn to_csv(&self) -> Result<String, csv::Error> {
+        export::to_csv(self.groups.iter().map(|group| CsvRow {
+            kv_dtype: &group.kv_dtype,
+            mode: &group.mode,
+            exchange: &group.exchange,
+            scenes: group.scenes,
+            wrong: group.failures.len(),
+            worst_error: group.worst_error,
+        }))
+    }
+}
+
+/// A form of the kernel in a table.
+#[derive(Serialize)]
+struct CsvRow<'a> {
+    kv_dtype: &'a str,
+    mode: &'a str,
+    exchange: &'a str,
+    scenes: usize,
+    wrong: usize,
+    worst_error: f64,
 }
 
 impl GroupReport {

@@ -6,10 +6,10 @@ use rand::RngExt;
 
 use super::CheckOptions;
 use crate::bench::models::ModelShape;
-use crate::bench::seed::{CaseRng, rng_for};
 use crate::config::KvFormat;
 use crate::gpu::IoFormat;
 use crate::harness::{SceneSpec, SceneVariant};
+use crate::seed::{CaseRng, rng_for};
 
 /// No token, one, the edges of blocks of 16, and ragged lengths of several splits of [`SHORT_SPLIT`] tokens.
 const LENGTHS: [u32; 12] = [1, 15, 16, 17, 0, 33, 64, 65, 5, 129, 0, 300];

@@ -9,9 +9,15 @@ use clap::{Args, Parser, Subcommand};
 use wgpu_paged_attention::bench::lens::LengthList;
 use wgpu_paged_attention::bench::models::{CaseSpec, MAX_BATCH, MAX_CONTEXT, ModelShape};
 use wgpu_paged_attention::bench::options::Op;
-use wgpu_paged_attention::bench::workload::Workload;
 use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::gpu::IoFormat;
+use wgpu_paged_attention::workload::Workload;
+
+use super::blocks::{self, BlocksArgs};
+use super::compare::{self, CompareArgs};
+use super::files::{ReportArgs, TableArgs};
+use super::plan::{self, PlanArgs};
+use super::replay::{self, ReplayArgs};
 
 /// More runs than anybody has time for.
 const MAX_SAMPLES: u32 = 100_000;
@@ -24,7 +30,7 @@ const MAX_SOFT_CAP: f32 = 1e6;
 const EXIT_STATUSES: &str = "\
 Exit status:
   0    done, and everything is right
-  1    a wrong result, a failed measurement, or a report that could not be written
+  1    a wrong result, a failed measurement, a report that could not be written, or a case that --fail-on-slower counts
   2    wrong usage, or a file that cannot be read or written
   3    no adapter, none of that name, or only software where --require-gpu is given
   130  ended by Ctrl-C; what was measured is printed and written";
@@ -36,7 +42,8 @@ Examples:
   paged-attention                                  measure what suits the adapter
   paged-attention devices                          what there is to measure on
   paged-attention check --quick                    are the results right here?
-  paged-attention bench --case 8,1024,32,8,128 --json out.json";
+  paged-attention bench --case 8,1024,32,8,128 --json out.json
+  paged-attention plan --model llama-3-8b          what a cache takes, and what paging saves";
 
 const BENCH_HELP: &str = "\
 Every case is first compared with a reference on the CPU; one that is wrong has no numbers and makes the run fail.
@@ -52,7 +59,8 @@ Examples:
   paged-attention bench --op prefill --model llama-3-8b --batch 1 --context 512 --window 256 --io f16
   paged-attention bench --figures
   paged-attention bench --workload azure-conv --batch 64 --context 8192
-  paged-attention bench --trace requests.csv --require-gpu --json out.json";
+  paged-attention bench --trace requests.csv --require-gpu --json out.json
+  paged-attention bench --report out.html --svg plots --csv out.csv";
 
 const CHECK_HELP: &str = "\
 Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get
@@ -65,7 +73,7 @@ Examples:
   paged-attention check --quick --json check.json
   paged-attention check --adapter nvidia --require-gpu";
 
-/// A paged KV cache and PagedAttention for every device that wgpu reaches: look at devices, check, measure.
+/// A paged KV cache and PagedAttention for every device that wgpu reaches: look at devices, check, measure, plan, compare.
 #[derive(Debug, Parser)]
 #[command(name = "paged-attention", version, override_usage = "paged-attention [COMMAND] [OPTIONS]", after_help = format!("{PROGRAM_HELP}\n\n{EXIT_STATUSES}"))]
 pub struct Cli {
@@ -86,14 +94,26 @@ pub enum Command {
     /// Measure append, decode, prefill and mixed steps, paged and contiguous.
     #[command(after_help = format!("{BENCH_HELP}\n\n{EXIT_STATUSES}"))]
     Bench(Box<BenchArgs>),
+    /// Put two reports side by side, and say what differs beyond the noise.
+    #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", compare::HELP))]
+    Compare(CompareArgs),
+    /// Compare block sizes on a request log or on workloads: memory, tables, prefix hits, decode time.
+    #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", blocks::HELP))]
+    Blocks(Box<BlocksArgs>),
+    /// Work out what a cache takes and what paging saves, without measuring.
+    #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", plan::HELP))]
+    Plan(Box<PlanArgs>),
+    /// Serve a request log with a contiguous and a paged cache, and compare them.
+    #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", replay::HELP))]
+    Replay(Box<ReplayArgs>),
 }
 
 /// Arguments of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
-    /// Write the list to this file as well.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Files.
+    #[command(flatten)]
+    pub tables: TableArgs,
 }
 
 /// Which adapter.
@@ -119,9 +139,9 @@ pub struct CheckArgs {
     /// Seed of all inputs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write the result to this file as well.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Files; the CSV has a row for every form of the kernels.
+    #[command(flatten)]
+    pub tables: TableArgs,
 }
 
 /// Arguments of `bench`.
@@ -191,9 +211,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = up_to(MAX_SAMPLES))]
     pub samples: Option<u32>,
     /// Take the lengths from a request log: CSV with arrival_s,prompt_tokens,output_tokens, or an Azure, BurstGPT or
-    /// Mooncake trace [default: all sequences as long as the context].
+    /// Mooncake trace, gz or not [default: all sequences as long as the context].
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     pub trace: Option<PathBuf>,
+    /// Leave out rows of the log that cannot be read, and say how many.
+    #[arg(long, requires = "trace")]
+    pub skip_bad: bool,
     /// Draw the lengths from a fit to a published request log.
     #[arg(long, value_name = "NAME", value_parser = workloads())]
     pub workload: Option<Workload>,
@@ -206,16 +229,16 @@ pub struct BenchArgs {
     /// Few, small cases: to see that everything works.
     #[arg(long)]
     pub quick: bool,
-    /// Write the report to this file as well, after every case.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Files; the JSON is written after every case.
+    #[command(flatten)]
+    pub report: ReportArgs,
 }
 
-fn up_to(max: u32) -> impl TypedValueParser<Value = u32> {
+pub fn up_to(max: u32) -> impl TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(1..=i64::from(max))
 }
 
-fn models() -> impl TypedValueParser<Value = ModelShape> {
+pub fn models() -> impl TypedValueParser<Value = ModelShape> {
     let values = ModelShape::BUILT_IN.into_iter().filter_map(|model| match model.name {
         Cow::Borrowed(name) => Some(PossibleValue::new(name)),
         // Only shapes by their numbers make up a name.
@@ -224,7 +247,7 @@ fn models() -> impl TypedValueParser<Value = ModelShape> {
     PossibleValuesParser::new(values).try_map(|name| name.parse::<ModelShape>())
 }
 
-fn workloads() -> impl TypedValueParser<Value = Workload> {
+pub fn workloads() -> impl TypedValueParser<Value = Workload> {
     let values = Workload::BUILT_IN.map(|workload| PossibleValue::new(workload.name).help(workload.source));
     PossibleValuesParser::new(values).try_map(|name| Workload::by_name(&name))
 }
@@ -241,7 +264,7 @@ fn positive(text: &str) -> Result<f32, String> {
     value.ok_or_else(|| format!("give a number above 0, up to {MAX_SOFT_CAP}"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= MAX_SECONDS);
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("give seconds above 0, up to {MAX_SECONDS}"))
 }

@@ -1,4 +1,4 @@
-//! `paged-attention bench`: options in, tables and JSON out.
+//! `paged-attention bench`: options in, tables, files and a page out.
 
 use std::io::{IsTerminal, stderr};
 use std::process;
@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wgpu_paged_attention::bench::options::{BenchOptions, Lengths};
 use wgpu_paged_attention::bench::report::{Report, render};
 use wgpu_paged_attention::bench::runner::{self, BenchError};
-use wgpu_paged_attention::bench::trace;
 use wgpu_paged_attention::harness::SceneVariant;
+use wgpu_paged_attention::trace::{self, ReadOptions};
 
 use super::args::BenchArgs;
-use super::output::{JsonFile, Progress, print};
+use super::files::ReportFiles;
+use super::output::{Progress, print};
 use super::status::{Failure, Status};
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
-    let json = JsonFile::prepare(args.json.as_deref())?;
+    let files = args.report.prepare()?;
     let options = options(args)?;
     let gpu = super::open(&args.adapter)?;
     let cancel = cancel_on_ctrl_c()?;
@@ -33,7 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
         }
         runner::Progress::Case { done, label, .. } => bar.at(done, label),
         runner::Progress::Message(message) => bar.say(message),
-        runner::Progress::Report(report) => unsaved = save(report, json.as_ref()).err(),
+        runner::Progress::Report(report) => unsaved = save(report, &files).err(),
     });
     bar.finish();
     let report = ended.map_err(|error| {
@@ -45,25 +46,31 @@ pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
     if report.results.is_empty() && report.failures.is_empty() && !cancel.load(Ordering::Relaxed) {
         eprintln!("error: nothing was measured; choose smaller cases with --batch and --context, or --case");
     }
-    save(&report, json.as_ref())?;
+    save(&report, &files)?;
+    files.tables.write_csv(|| report.to_csv())?;
+    files.write_page(&report)?;
     if let Some(failure) = unsaved {
         eprintln!("warning: an earlier attempt to save failed: {}", failure.message);
     }
     Ok(Status::of_bench(&report, cancel.load(Ordering::Relaxed)))
 }
 
-fn save(report: &Report, json: Option<&JsonFile>) -> Result<(), Failure> {
-    let Some(file) = json else { return Ok(()) };
+fn save(report: &Report, files: &ReportFiles) -> Result<(), Failure> {
+    let Some(file) = &files.tables.json else { return Ok(()) };
     report.write(file.path()).map_err(|error| Failure::new(Status::Failed, error.to_string()))
 }
 
 fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
     let lengths = match (&args.trace, &args.workload) {
         (Some(path), _) => {
-            let requests =
-                trace::read_file(path).map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
-            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            Lengths::Trace { name, requests }
+            // What the ids stand for does not matter here, so a log that leaves it open is as good as any.
+            let read = ReadOptions { skip_bad: args.skip_bad, tokens_per_id: Some(1) };
+            let log = trace::read_file(path, &read)
+                .map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
+            if log.skipped > 0 {
+                eprintln!("warning: {} bad rows of {} were left out", log.skipped, log.name);
+            }
+            Lengths::Trace { name: log.name, requests: log.requests }
         }
         (None, Some(workload)) => Lengths::Workload(*workload),
         (None, None) if !args.lens.is_empty() => Lengths::Lists(args.lens.clone()),
@@ -98,9 +105,9 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
     })
 }
 
-/// The command line of this run, fit for a shell.
-fn command_line() -> String {
-    let words = std::env::args().skip(1).map(|word| quote(&word));
+/// The command line of this run, fit for a shell; what is not UTF-8 in it, names of files, can only be hinted at.
+pub fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| quote(&word.to_string_lossy()));
     std::iter::once("paged-attention".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
@@ -114,7 +121,7 @@ fn quote(word: &str) -> String {
 }
 
 /// The first Ctrl-C ends the run after the current case, the second one at once.
-fn cancel_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
+pub fn cancel_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     let cancel = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&cancel);
     ctrlc::set_handler(move || {

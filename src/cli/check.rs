@@ -6,7 +6,7 @@ use wgpu_paged_attention::bench::report::render_banner;
 use wgpu_paged_attention::check::{self, CheckOptions, CheckReport};
 
 use super::args::CheckArgs;
-use super::output::{JsonFile, Progress, print};
+use super::output::{Progress, print};
 use super::status::{Failure, Status};
 
 /// Failures that are printed in full; the JSON has all of them.
@@ -14,7 +14,7 @@ const SHOWN: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
-    let json = JsonFile::prepare(args.json.as_deref())?;
+    let files = args.tables.prepare()?;
     let gpu = super::open(&args.adapter)?;
     let options = CheckOptions { quick: args.quick, seed: args.seed };
     let (bar, mut done) = (Progress::new(), 0);
@@ -27,12 +27,8 @@ pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
     });
     bar.finish();
     print(&render(&report))?;
-    if let Some(file) = json {
-        let text = report
-            .to_json()
-            .map_err(|error| Failure::new(Status::Failed, format!("cannot write the check as JSON: {error}")))?;
-        file.write(&text)?;
-    }
+    files.write_json(|| report.to_json())?;
+    files.write_csv(|| report.to_csv())?;
     Ok(Status::of_check(&report))
 }
 

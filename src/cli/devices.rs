@@ -7,7 +7,7 @@ use wgpu_paged_attention::harness::{OpenError, adapters, describe_driver};
 use wgpu_paged_attention::wgpu;
 
 use super::args::DevicesArgs;
-use super::output::{JsonFile, print};
+use super::output::print;
 use super::status::{Failure, Status};
 
 /// Version of the JSON's form.
@@ -115,19 +115,29 @@ impl Device {
 
 /// Runs the command.
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
-    let json = JsonFile::prepare(args.json.as_deref())?;
+    let files = args.tables.prepare()?;
     let adapters: Vec<_> = adapters().iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
     let devices = Devices { schema: SCHEMA, adapters };
-    if let Some(file) = json {
-        let text = serde_json::to_string_pretty(&devices)
-            .map_err(|error| Failure::new(Status::Failed, format!("cannot write the adapters as JSON: {error}")))?;
-        file.write(&(text + "\n"))?;
-    }
+    files.write_json(|| serde_json::to_string_pretty(&devices).map(|text| text + "\n"))?;
+    files.write_csv(|| csv(&devices.adapters))?;
     if devices.adapters.is_empty() {
         return Err(Failure::new(Status::NoAdapter, OpenError::NoAdapter.to_string()));
     }
     print(&render(&devices.adapters))?;
     Ok(Status::Ok)
+}
+
+/// One row per adapter.
+fn csv(devices: &[Device]) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    if let Some(first) = devices.first() {
+        writer.write_record(first.lines().map(|(name, _)| name))?;
+    }
+    for device in devices {
+        writer.write_record(device.lines().map(|(_, cell)| cell))?;
+    }
+    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// One column per adapter: their lines are many and long, they themselves are few.

@@ -2,9 +2,16 @@
 
 mod args;
 mod bench;
+mod blocks;
 mod check;
+mod compare;
 mod devices;
+mod files;
+mod logs;
+mod model;
 mod output;
+mod plan;
+mod replay;
 mod status;
 
 use std::ffi::OsString;
@@ -24,6 +31,10 @@ pub fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Blocks(args) => blocks::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Replay(args) => replay::run(&args),
     };
     match ended {
         Ok(status) => status.into(),

@@ -114,7 +114,7 @@ impl Gpu {
     /// # Errors
     /// [`OpenError`], with the remedy.
     pub fn open(options: &GpuOptions) -> Result<Self, OpenError> {
-        let adapter = choose(&options.adapter)?;
+        let adapter = choose_adapter(&options.adapter)?;
         let info = adapter.get_info();
         let limits = if options.default_limits { wgpu::Limits::default() } else { recommended_limits(&adapter) };
         let features =
@@ -174,7 +174,11 @@ impl Gpu {
     }
 }
 
-fn choose(choice: &AdapterChoice) -> Result<wgpu::Adapter, OpenError> {
+/// The adapter of that name or number, without opening a device on it.
+///
+/// # Errors
+/// [`OpenError`], with the remedy.
+pub fn choose_adapter(choice: &AdapterChoice) -> Result<wgpu::Adapter, OpenError> {
     let mut adapters = adapters();
     let index = match &choice.name {
         None => 0,

@@ -196,3 +196,13 @@ pub fn subgroup_lanes(profile: &DeviceProfile) -> Option<u32> {
         Exchange::Workgroup { .. } => None,
     }
 }
+
+/// A request log that is not part of the project; says so where it is not there.
+pub fn shared_log(name: &str) -> Option<String> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces").join(name);
+    if !path.exists() {
+        eprintln!("skipped: no {}", path.display());
+        return None;
+    }
+    path.to_str().map(str::to_owned)
+}

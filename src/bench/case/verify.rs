@@ -5,12 +5,12 @@ use rand::RngExt;
 use super::{Case, CaseError, Work};
 use crate::bench::inputs::Kind;
 use crate::bench::options::Op;
-use crate::bench::seed::rng_for;
 use crate::bench::timer::{Sample, Timer};
 use crate::formats::{decode_row, round_rows};
 use crate::harness::{Tolerances, Verdict, read_io, round_io};
 use crate::plan::slot_at;
 use crate::reference::{Heads, QueryRow, attend_rows, compare, max_error};
+use crate::seed::rng_for;
 
 /// Queries of a sequence that are compared: the first, the last, and some drawn from all.
 const CHECKED_QUERIES: usize = 6;

@@ -59,6 +59,8 @@ fn the_json_has_the_published_names() {
     let json: serde_json::Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
     let expected = json!({
         "schema": 1,
+        "kind": "bench",
+        "version": env!("CARGO_PKG_VERSION"),
         "command": "paged-attention bench",
         "seed": 7,
         "adapter": {
@@ -76,7 +78,7 @@ fn the_json_has_the_published_names() {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&json[name], value, "{name}");
     }
-    assert_eq!(json.as_object().unwrap().len(), 9);
+    assert_eq!(json.as_object().unwrap().len(), 11);
     assert_eq!(
         json["results"][0],
         json!({

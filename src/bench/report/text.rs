@@ -53,7 +53,23 @@ pub fn render_ceilings(ceilings: &Ceilings) -> String {
 
 /// One row per result, as a Markdown table: what is measured is often pasted somewhere.
 pub fn render_table(report: &Report) -> String {
-    const HEADER: [&str; 12] = [
+    /// Columns before this one are words, the others numbers.
+    const FIRST_NUMBER: usize = 5;
+
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    let (header, rows) = results_table(report);
+    table.set_header(header);
+    table.add_rows(rows);
+    for column in table.column_iter_mut().skip(FIRST_NUMBER) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// Names of the columns, and one row per result.
+pub(crate) fn results_table(report: &Report) -> ([&'static str; 12], Vec<[String; 12]>) {
+    let header = [
         "op",
         "model",
         "kv",
@@ -67,19 +83,7 @@ pub fn render_table(report: &Report) -> String {
         "paged÷contig",
         "max err",
     ];
-    /// Columns before this one are words, the others numbers.
-    const FIRST_NUMBER: usize = 5;
-
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(HEADER);
-    for result in &report.results {
-        table.add_row(row(report, result));
-    }
-    for column in table.column_iter_mut().skip(FIRST_NUMBER) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
+    (header, report.results.iter().map(|result| row(report, result)).collect())
 }
 
 fn row(report: &Report, result: &CaseResult) -> [String; 12] {

@@ -7,8 +7,8 @@
 use rand::distr::Distribution;
 use rand_distr::{Exp, LogNormal};
 
-use super::seed::rng_for;
-use super::trace::Request;
+use crate::seed::rng_for;
+use crate::trace::Request;
 
 /// Lengths whose logarithms are normally distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +48,9 @@ pub struct Workload {
     pub source: &'static str,
 }
 
+/// Name of the workload of short chats.
+pub const SHORT_CHAT: &str = "short-chat";
+
 /// Why there is no such workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown workload {given:?}; known are {known}, or give the path of a request log")]
@@ -64,7 +67,7 @@ const fn fit(ln_mean: f64, ln_sd: f64) -> LogNormalFit {
 
 impl Workload {
     /// The workloads known by name.
-    pub const BUILT_IN: [Self; 5] = [
+    pub const BUILT_IN: [Self; 6] = [
         Self {
             name: "azure-conv",
             prompt: fit(6.63, 0.99),
@@ -100,6 +103,16 @@ impl Workload {
             requests_per_s: 2.01,
             source: "ServeGen, DeepSeek-R1 reasoning clients (Xiang et al., arXiv 2505.09999)",
         },
+        // Prompts of 55 tokens on average and answers of 90. A spread of sqrt(ln 2) makes the mean over the steps of an
+        // answer, E[n²] / 2 E[n], equal to its mean length, so sequences are 145 tokens long both when they are met and
+        // when they end.
+        Self {
+            name: SHORT_CHAT,
+            prompt: fit(3.687, 0.8),
+            output: fit(4.153, 0.8326),
+            requests_per_s: 5.0,
+            source: "no log: short chats of 145 tokens, the length that published figures of block sizes imply",
+        },
     ];
 
     /// The built-in workload of this name.
@@ -114,7 +127,7 @@ impl Workload {
     }
 
     /// Draws `n` requests, which depend on the workload's name and `seed` alone. Fewer requests are the first ones of
-    /// more. For the contexts of a decode batch, hand them to [`sequence_lengths`](super::trace::sequence_lengths).
+    /// more. For the contexts of a decode batch, hand them to [`sequence_lengths`](crate::trace::sequence_lengths).
     pub fn requests(&self, n: usize, seed: u64) -> Vec<Request> {
         let mut rng = rng_for(self.name, seed);
         let mut arrival_s = 0.0;
@@ -125,6 +138,7 @@ impl Workload {
                     arrival_s,
                     prompt_tokens: self.prompt.draw(&mut rng),
                     output_tokens: self.output.draw(&mut rng),
+                    ..Request::default()
                 }
             })
             .collect()
@@ -133,8 +147,8 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trace::sequence_lengths;
     use super::*;
+    use crate::trace::sequence_lengths;
 
     #[test]
     fn draws_have_the_moments_of_their_fit() {
@@ -183,7 +197,7 @@ mod tests {
         assert_eq!(
             Workload::by_name("chat").unwrap_err().to_string(),
             "unknown workload \"chat\"; known are azure-conv, azure-code, sharegpt, mooncake-conv, deepseek-r1, \
-             or give the path of a request log"
+             short-chat, or give the path of a request log"
         );
     }
 }

@@ -4,8 +4,8 @@ use rand::RngExt;
 use rand::distr::Distribution;
 use rand::distr::weighted::WeightedIndex;
 
-use super::super::seed::rng_for;
 use super::Request;
+use crate::seed::rng_for;
 
 /// Why no lengths could be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +42,7 @@ pub fn sequence_lengths(requests: &[Request], n: usize, max_len: u32, seed: u64)
     let mut rng = rng_for("sequence_lengths", seed);
     Ok((0..n)
         .map(|_| {
-            let request = requests[chosen.sample(&mut rng)];
+            let request = &requests[chosen.sample(&mut rng)];
             let generated = rng.random_range(1..=request.output_tokens);
             request.prompt_tokens.saturating_add(generated).min(max_len)
         })
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     fn request(prompt_tokens: u32, output_tokens: u32) -> Request {
-        Request { arrival_s: 0.0, prompt_tokens, output_tokens }
+        Request { prompt_tokens, output_tokens, ..Request::default() }
     }
 
     #[test]

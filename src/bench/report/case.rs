@@ -1,0 +1,196 @@
+//! One measured case, and the quotient of two that alternated.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::stats::median;
+
+/// How K and V lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In blocks, through a block table.
+    Paged,
+    /// In one piece per sequence.
+    Contiguous,
+    /// In blocks, and sequences that begin alike have their first blocks in common.
+    Shared,
+}
+
+impl Mode {
+    /// The name in the JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Paged => "paged",
+            Self::Contiguous => "contiguous",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+/// The clock behind `samples_us`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Timing {
+    /// Timestamps written by the device around the work.
+    Gpu,
+    /// The host's clock from submission to completion.
+    Wall,
+}
+
+/// One case, timed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CaseResult {
+    /// What was run: `append`, `decode`, `prefill` or `mixed`.
+    pub op: String,
+    /// Name of the model's shape.
+    pub model: String,
+    /// Query heads.
+    pub num_q_heads: u32,
+    /// Key and value heads.
+    pub num_kv_heads: u32,
+    /// Elements in one head's row.
+    pub head_dim: u32,
+    /// Storage format of K and V.
+    pub kv_dtype: String,
+    /// Tokens per block of the case. The contiguous run of a pair carries the same number.
+    pub block_size: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Longest sequence, in tokens.
+    pub context: u32,
+    /// Lengths of all sequences together; for an append, the tokens appended.
+    pub tokens: u64,
+    /// Query tokens of all sequences together; 0 for an append.
+    #[serde(default)]
+    pub queries: u64,
+    /// The options of the attention, `plain` without any.
+    #[serde(default)]
+    pub variant: String,
+    /// Leading tokens that are the same in all sequences; their blocks are shared if the mode says so.
+    #[serde(default)]
+    pub shared_prefix: u32,
+    /// How K and V lie in memory.
+    pub mode: Mode,
+    /// Where the lengths come from: `uniform`, a built-in workload, the name of a log, or the lengths themselves.
+    pub workload: String,
+    /// Hash of the inputs, which depend on case and seed alone.
+    pub input_hash: String,
+    /// The clock of the times below.
+    pub timing: Timing,
+    /// Every counted run, in order, in microseconds.
+    pub samples_us: Vec<f64>,
+    /// Median of the samples.
+    pub median_us: f64,
+    /// First quartile.
+    pub p25_us: f64,
+    /// Third quartile.
+    pub p75_us: f64,
+    /// Median by the host's clock, where `timing` is another.
+    pub wall_median_us: Option<f64>,
+    /// The first run, which compiles and warms up, and is not among the samples.
+    pub cold_us: Option<f64>,
+    /// Bytes that must move, by the formulas of [`accounting`](crate::bench::accounting).
+    pub bytes: u64,
+    /// `bytes` over the median.
+    pub gb_s: f64,
+    /// `gb_s` as a share of the ceiling for reading, 0 to 1; `None` without the ceiling.
+    pub fraction_of_read: Option<f64>,
+    /// Multiplies and adds that must happen, by the same formulas; 0 for an append.
+    #[serde(default)]
+    pub flops: u64,
+    /// `flops` over the median; `None` where there are none.
+    #[serde(default)]
+    pub gflop_s: Option<f64>,
+    /// `gflop_s` as a share of the ceiling for multiply-adds, measured beside operations that are bound by it.
+    #[serde(default)]
+    pub fraction_of_fma: Option<f64>,
+    /// Largest difference from the f64 reference.
+    pub max_abs_error: f64,
+}
+
+/// The price of paging in one case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// As in the two results, like all fields but the last two.
+    pub op: String,
+    /// Name of the model's shape.
+    pub model: String,
+    /// Storage format of K and V.
+    pub kv_dtype: String,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Longest sequence.
+    pub context: u32,
+    /// Where the lengths come from.
+    pub workload: String,
+    /// Median of the quotients of neighbouring runs: above 1, paging costs time.
+    pub paged_over_contiguous: f64,
+    /// Quotients it is the median of.
+    pub samples: usize,
+}
+
+impl Pair {
+    /// Compares two results whose runs alternated: the n-th sample of one was taken next to the n-th of the other, so
+    /// a drift of the clocks falls out of each quotient.
+    ///
+    /// `None` if they are not a paged and a contiguous run on the same inputs, or have no samples.
+    pub fn of(paged: &CaseResult, contiguous: &CaseResult) -> Option<Self> {
+        let same = Case::of(paged) == Case::of(contiguous) && paged.input_hash == contiguous.input_hash;
+        if !same || (paged.mode, contiguous.mode) != (Mode::Paged, Mode::Contiguous) {
+            return None;
+        }
+        let quotients: Vec<f64> =
+            paged.samples_us.iter().zip(&contiguous.samples_us).map(|(paged, contiguous)| paged / contiguous).collect();
+        Some(Self {
+            op: paged.op.clone(),
+            model: paged.model.clone(),
+            kv_dtype: paged.kv_dtype.clone(),
+            block_size: paged.block_size,
+            batch: paged.batch,
+            context: paged.context,
+            workload: paged.workload.clone(),
+            paged_over_contiguous: median(&quotients)?,
+            samples: quotients.len(),
+        })
+    }
+
+    pub(super) fn is_of(&self, result: &CaseResult) -> bool {
+        Case {
+            op: &self.op,
+            model: &self.model,
+            kv_dtype: &self.kv_dtype,
+            block_size: self.block_size,
+            batch: self.batch,
+            context: self.context,
+            workload: &self.workload,
+        } == Case::of(result)
+    }
+}
+
+/// What the two runs of a pair have in common.
+#[derive(PartialEq)]
+struct Case<'a> {
+    op: &'a str,
+    model: &'a str,
+    kv_dtype: &'a str,
+    block_size: u32,
+    batch: u32,
+    context: u32,
+    workload: &'a str,
+}
+
+impl<'a> Case<'a> {
+    fn of(result: &'a CaseResult) -> Self {
+        Self {
+            op: &result.op,
+            model: &result.model,
+            kv_dtype: &result.kv_dtype,
+            block_size: result.block_size,
+            batch: result.batch,
+            context: result.context,
+            workload: &result.workload,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! A number made of several cases, and what it should be.
+
+use serde::{Deserialize, Serialize};
+
+/// What a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
+impl Limit {
+    /// Whether a number is within it; NaN is not.
+    pub fn holds(self, measured: f64) -> bool {
+        match self {
+            Self::AtMost(most) => measured <= most,
+            Self::AtLeast(least) => measured >= least,
+        }
+    }
+}
+
+/// A number made of several runs that alternated, or of their errors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it says, in words.
+    pub what: String,
+    /// The number.
+    pub measured: f64,
+    /// What it should be, if anything was asked: `{"at_most": 1.1}`.
+    pub limit: Option<Limit>,
+    /// Numbers it is made of: the median of quotients, the largest of errors.
+    pub samples: usize,
+}
+
+impl Figure {
+    /// Whether it is as it should be; `None` if nothing was asked.
+    pub fn met(&self) -> Option<bool> {
+        self.limit.map(|limit| limit.holds(self.measured))
+    }
+}

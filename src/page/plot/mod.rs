@@ -1,0 +1,179 @@
+//! What a plot shows, apart from how it is drawn.
+
+mod draw;
+mod scale;
+mod theme;
+
+use super::table::Table;
+
+pub use scale::Scale;
+pub(crate) use scale::number;
+pub use theme::CSS;
+
+/// Lines in one plot that can still be told apart, by colour, dashes and marks.
+pub const MAX_SERIES: usize = theme::SERIES.len();
+
+/// Lines over a common x.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plot {
+    /// Unique on its page, and the name of the SVG file.
+    pub id: String,
+    /// What is shown.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// The lines, at most [`MAX_SERIES`].
+    pub series: Vec<Series>,
+    /// Horizontal lines to compare with, such as a ceiling.
+    pub levels: Vec<Level>,
+}
+
+/// One axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// What it measures, with its unit.
+    pub label: String,
+    /// Where values lie on it.
+    pub scale: Scale,
+}
+
+impl Axis {
+    /// An axis that begins at 0.
+    pub fn linear(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Linear }
+    }
+
+    /// An axis on which doubling is a step of one length.
+    pub fn log2(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Log2 }
+    }
+}
+
+/// One line, in the order of its x.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// The name in the legend.
+    pub name: String,
+    /// x and y.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A horizontal line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Level {
+    /// What it is.
+    pub name: String,
+    /// Where on the y axis.
+    pub value: f64,
+}
+
+/// Why a plot cannot be drawn.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlotError {
+    /// There is nothing to draw.
+    #[error("plot {plot} has no points")]
+    Empty {
+        /// Its id.
+        plot: String,
+    },
+    /// Lines could not be told apart.
+    #[error("plot {plot} has {series} lines, more than {MAX_SERIES}; make several plots of it")]
+    TooManySeries {
+        /// Its id.
+        plot: String,
+        /// Lines it has.
+        series: usize,
+    },
+    /// A number has no place on its axis: it is not finite, or not above 0 on a logarithmic one, or below 0.
+    #[error("plot {plot}: {value} in {name:?} has no place on the axis {axis:?}")]
+    OffAxis {
+        /// Its id.
+        plot: String,
+        /// The line.
+        name: String,
+        /// The label of the axis.
+        axis: String,
+        /// The number.
+        value: f64,
+    },
+    /// The drawing library refused.
+    #[error("plot {plot} cannot be drawn: {why}")]
+    Draw {
+        /// Its id.
+        plot: String,
+        /// What it said.
+        why: String,
+    },
+}
+
+impl Plot {
+    /// The plot as an `<svg>` element for a page that has [`CSS`] and shows the title beside it.
+    ///
+    /// # Errors
+    /// [`PlotError`] if it has nothing to show, or numbers that have no place on its axes.
+    pub fn to_svg(&self) -> Result<String, PlotError> {
+        draw::svg(self, draw::Form::Inline)
+    }
+
+    /// The plot as a file of its own, title and colours included.
+    ///
+    /// # Errors
+    /// As [`to_svg`](Self::to_svg).
+    pub fn to_svg_file(&self) -> Result<String, PlotError> {
+        draw::svg(self, draw::Form::File)
+    }
+
+    /// What the plot shows, in words and numbers: for those who cannot see it.
+    pub fn description(&self) -> String {
+        let mut text = format!("{} against {}.", self.y.label, self.x.label);
+        for Series { name, points } in &self.series {
+            let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
+            let y = |point: &(f64, f64)| number(point.1);
+            let at = |point: &(f64, f64)| format!("{} at {}", y(point), self.x.scale.name(point.0));
+            let by_y = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+            text += &match (points.len(), points.iter().min_by(by_y), points.iter().max_by(by_y)) {
+                (1, ..) => format!(" {name}: {}.", at(first)),
+                (n, Some(least), Some(most)) => {
+                    format!(" {name}: {n} points, {} to {}; least {}, most {}.", at(first), at(last), y(least), y(most))
+                }
+                _ => continue,
+            };
+        }
+        for Level { name, value } in &self.levels {
+            text += &format!(" {name}: {}.", number(*value));
+        }
+        text
+    }
+
+    /// The numbers that are drawn: a row for each x, a column for each line.
+    pub fn table(&self) -> Table {
+        let mut xs: Vec<f64> = self.series.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        let names = self.series.iter().map(|series| &series.name).chain(self.levels.iter().map(|level| &level.name));
+        let cell = |series: &Series, x: f64| {
+            let ys: Vec<_> = series.points.iter().filter(|point| point.0 == x).map(|point| number(point.1)).collect();
+            if ys.is_empty() { "–".to_owned() } else { ys.join(", ") }
+        };
+        Table {
+            id: format!("{}-data", self.id),
+            caption: format!("{}: {}", self.title, self.y.label),
+            header: std::iter::once(&self.x.label).chain(names).cloned().collect(),
+            rows: xs
+                .into_iter()
+                .map(|x| {
+                    let levels = self.levels.iter().map(|level| number(level.value));
+                    let series = self.series.iter().map(|series| cell(series, x));
+                    std::iter::once(self.x.scale.name(x)).chain(series).chain(levels).collect()
+                })
+                .collect(),
+            words: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! The course of a replay, from the first arrival to the last token.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::clock::Clock;
+use super::error::ServeError;
+use super::infinite::infinite_hits;
+use super::options::ServeOptions;
+use super::progress::Tally;
+use super::record::{PrefixRecord, ServeRecord};
+use super::request::InService;
+use super::scheduler::{Scheduler, StepObserver};
+use super::spread::to_millionth;
+use crate::trace::{Log, Request};
+
+/// What a step may take: beyond, rates and sums of times would be no numbers any more.
+const STEP_SECONDS: RangeInclusive<f64> = 1e-9..=1e9;
+
+/// Serves a log with a paged cache, or a contiguous one of the same size, and says how that went.
+///
+/// `progress` is told now and then how many requests are done; once `cancel` is set, the replay stops after the current
+/// step and reports what it has so far. `observer` sees every step before it is committed.
+///
+/// # Errors
+/// [`ServeError`] if the cache is impossible or the observer ends it. Requests that do not fit are counted in the record.
+pub fn serve(
+    log: &Log,
+    options: &ServeOptions,
+    paged: bool,
+    clock: &dyn Clock,
+    mut observer: Option<&mut dyn StepObserver>,
+    progress: &mut dyn FnMut(usize),
+    cancel: &AtomicBool,
+) -> Result<ServeRecord, ServeError> {
+    let mut scheduler = Scheduler::new(log, options, paged)?;
+    let mut tally = Tally::new();
+    let mut arrivals = log.requests.iter().enumerate().peekable();
+    // Seconds since the first arrival: beside the large numbers of some logs, steps would be lost in rounding.
+    let start_s = log.requests.first().map_or(0.0, |first| first.arrival_s);
+    let mut now_s = 0.0;
+
+    while !cancel.load(Ordering::Relaxed) {
+        while let Some((number, request)) = arrivals.next_if(|(_, request)| request.arrival_s - start_s <= now_s) {
+            match arrive(number, request, start_s, scheduler.max_len()) {
+                Arrival::Request(request) => scheduler.waiting.push_back(request),
+                Arrival::Refused => tally.refused += 1,
+                Arrival::Empty => tally.empty += 1,
+            }
+        }
+        let Some(work) = scheduler.open_step(now_s)? else {
+            // Everybody is served: the next thing to happen is an arrival.
+            let Some((_, next)) = arrivals.peek() else { break };
+            now_s = next.arrival_s - start_s;
+            continue;
+        };
+        tally.steps += 1;
+        if let Some(observer) = &mut observer {
+            scheduler.show(&mut **observer).map_err(|source| ServeError::Observer { step: tally.steps, source })?;
+        }
+        let seconds = clock.step_s(&work);
+        if !STEP_SECONDS.contains(&seconds) {
+            return Err(ServeError::Clock { seconds, tokens: work.tokens() });
+        }
+        now_s += seconds;
+        let (running, waiting) = (scheduler.running.len(), scheduler.waiting.len());
+        let done = tally.done();
+        let stats = scheduler.close_step(|request| tally.token(request, now_s, log))?;
+        tally.step(now_s, seconds, &stats, running, waiting);
+        if tally.done() > done {
+            progress(tally.done());
+        }
+    }
+
+    let mut record = tally.record(paged, now_s, scheduler.manager.layout());
+    record.unfinished = log.requests.len() as u64 - record.finished - record.refused - record.empty;
+    record.preemptions = scheduler.manager.stats().preemptions;
+    record.recomputed_tokens = scheduler.recomputed_tokens;
+    if let Some(tokens_per_id) = log.tokens_per_id.filter(|_| scheduler.has_prefix_cache()) {
+        let max_len = scheduler.max_len();
+        let served = log
+            .requests
+            .iter()
+            .enumerate()
+            .filter(|(number, request)| matches!(arrive(*number, request, start_s, max_len), Arrival::Request(_)))
+            // First come, first served: those that were looked up before an interruption.
+            .take(scheduler.lookups.requests);
+        let (infinite, all) = infinite_hits(served.map(|(_, request)| request), tokens_per_id);
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { to_millionth(part as f64 / whole as f64) };
+        record.prefix = Some(PrefixRecord {
+            prompt_tokens: scheduler.lookups.tokens,
+            hit_tokens: scheduler.lookups.hits,
+            hit_share: share(scheduler.lookups.hits, scheduler.lookups.tokens),
+            infinite_share: share(infinite, all),
+            evictions: scheduler.manager.stats().evictions,
+        });
+    }
+    Ok(record)
+}
+
+enum Arrival {
+    Request(InService),
+    /// Its prompt leaves no room for an answer.
+    Refused,
+    /// It has no answer.
+    Empty,
+}
+
+fn arrive(number: usize, request: &Request, start_s: f64, max_len: u32) -> Arrival {
+    // A model starts from one token at least.
+    let prompt_tokens = request.prompt_tokens.max(1);
+    if request.output_tokens == 0 {
+        return Arrival::Empty;
+    }
+    if prompt_tokens > max_len {
+        return Arrival::Refused;
+    }
+    Arrival::Request(InService {
+        number,
+        arrival_s: request.arrival_s - start_s,
+        admitted_s: 0.0,
+        prompt_tokens,
+        // K and V of the last token are never needed.
+        output_tokens: request.output_tokens.min(max_len - prompt_tokens + 1),
+        generated: 0,
+        last_token_s: 0.0,
+        first_token_s: 0.0,
+        seq: None,
+        len: 0,
+        rank: None,
+        computed: 0,
+    })
+}

@@ -1,0 +1,132 @@
+//! Numbers of bytes, as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Units of a size, by powers of 1,000 and of 1,024.
+const UNITS: [(&str, u64); 9] = [
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("B", 1),
+];
+/// Digits behind the point; a TB has no more.
+const MAX_FRACTION: usize = 12;
+
+/// A number of bytes: `26GB`, `1.5 GiB`, or `4096`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+/// A text that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{given:?} is no size up to {} bytes; give bytes, or a number with kB, MB, GB, TB (powers of 1,000) or KiB, MiB, \
+     GiB, TiB (powers of 1,024)",
+    u64::MAX
+)]
+pub struct ByteSizeError {
+    given: String,
+}
+
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, ByteSizeError> {
+        parse(text.trim()).map(Self).ok_or_else(|| ByteSizeError { given: text.chars().take(80).collect() })
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&decimal(self.0))
+    }
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = match unit.trim_start() {
+        "" => 1,
+        unit => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?.1,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if fraction.len() > MAX_FRACTION {
+        return None;
+    }
+    let scale = 10_u64.pow(fraction.len() as u32);
+    let bytes = u128::from(whole.parse::<u64>().ok()?) * u128::from(unit)
+        + u128::from(fraction.parse::<u64>().ok()?) * u128::from(unit) / u128::from(scale);
+    u64::try_from(bytes).ok()
+}
+
+/// In the largest unit of 1,000s that leaves something before the point, rounded to three digits behind it.
+pub(super) fn decimal(bytes: u64) -> String {
+    largest(bytes, [UNITS[3], UNITS[2], UNITS[1], UNITS[0]])
+}
+
+/// The same in units of 1,024s.
+pub(super) fn binary(bytes: u64) -> String {
+    largest(bytes, [UNITS[7], UNITS[6], UNITS[5], UNITS[4]])
+}
+
+fn largest(bytes: u64, units: [(&str, u64); 4]) -> String {
+    let (name, unit) = units.into_iter().find(|(_, unit)| bytes >= *unit).unwrap_or(UNITS[8]);
+    let number = format!("{:.3}", bytes as f64 / unit as f64);
+    format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Digits in groups of three.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4096B", 4096),
+            ("26GB", 26_000_000_000),
+            ("24GiB", 25_769_803_776),
+            (" 1.5 gib ", 1_610_612_736),
+            ("0.1kB", 100),
+            ("3.", 0),
+            ("18446744073709551615", u64::MAX),
+            ("16777215.999999TiB", 18_446_744_073_708_452_104),
+        ] {
+            // A point needs digits behind it.
+            let expected = if text == "3." { None } else { Some(ByteSize(bytes)) };
+            assert_eq!(text.parse().ok(), expected, "{text}");
+        }
+        for wrong in ["", "GB", "-1", "1e9", "26 GBs", "1..2GB", ".5GB", "18446744073709551616", "16777216TiB", "∞"] {
+            let error = wrong.parse::<ByteSize>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{wrong:?} is no size up to 18446744073709551615 bytes; ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_both_kinds_of_units() {
+        assert_eq!((decimal(3_355_443_200), binary(3_355_443_200)), ("3.355 GB".into(), "3.125 GiB".into()));
+        assert_eq!((decimal(20_480), binary(20_480)), ("20.48 kB".into(), "20 KiB".into()));
+        assert_eq!((decimal(999), binary(1000)), ("999 B".into(), "1000 B".into()));
+        assert_eq!((grouped(0), grouped(999), grouped(1000)), ("0".into(), "999".into(), "1,000".into()));
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+}

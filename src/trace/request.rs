@@ -1,0 +1,65 @@
+//! One request of a log.
+
+use std::ops::RangeInclusive;
+
+/// One request of a log or a synthetic workload.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Request {
+    /// Seconds since the start of the log; never decreasing within one.
+    pub arrival_s: f64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the answer. 0 for a request that failed.
+    pub output_tokens: u32,
+    /// What the prompt consists of, block by block, if the log says so.
+    pub prefix: PrefixIds,
+}
+
+/// The ids of a prompt's blocks: equal ids at the start of two prompts are equal tokens.
+///
+/// Kept as ranges, since prompts of 100,000 tokens are common and their ids mostly consecutive.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrefixIds(
+    /// First and last, never descending, and joined where one range goes on where the last one ended.
+    Box<[(u64, u64)]>,
+);
+
+impl PrefixIds {
+    /// The ids of these ranges, one range after the other; empty ranges are dropped.
+    pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u64>>) -> Self {
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            let (first, last) = range.into_inner();
+            match joined.last_mut() {
+                Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
+                _ => joined.push((first, last)),
+            }
+        }
+        Self(joined.into())
+    }
+
+    /// Ids in all; saturates.
+    pub fn len(&self) -> u64 {
+        self.0.iter().fold(0, |len: u64, (first, last)| len.saturating_add((last - first).saturating_add(1)))
+    }
+
+    /// Whether the log says nothing about the prompt.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The ids in the order of the prompt.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().flat_map(|&(first, last)| first..=last)
+    }
+
+    /// The first and last ids of all ranges, in the order of the prompt.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Ranges that are kept: what the ids take in memory.
+    pub(super) fn num_ranges(&self) -> usize {
+        self.0.len()
+    }
+}
