@@ -6,8 +6,8 @@ mod common;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Instant;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -177,6 +177,29 @@ fn bad_rows_are_skipped_and_counted_if_asked_for() {
     let report = replay("mixed", &["--trace", &log, "--skip-bad"]);
     assert_eq!((number(&report, "/log/requests"), number(&report, "/log/skipped")), (2.0, 2.0));
     assert_eq!(number(&report, "/paged/finished"), 2.0);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_with_what_there_is() {
+    let files = ["stopped.json", "stopped.csv", "stopped.html"].map(file);
+    let [json, csv, html] = files.each_ref().map(|path| path.to_str().unwrap());
+    // Long enough, if it is let.
+    let args = ["replay", "--requests", "1000000", "--only", "paged", "--json", json, "--csv", csv, "--report", html];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paged-attention"));
+    let replay = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    // Until the requests are drawn, Ctrl-C ends it like any other program.
+    std::thread::sleep(Duration::from_secs(6));
+    let stopped = Command::new("kill").args(["-INT", &replay.id().to_string()]).status().expect("a Unix has kill");
+    assert!(stopped.success());
+    let output = replay.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("interrupted: the numbers are those so far"));
+    let report: Value = serde_json::from_slice(&std::fs::read(&files[0]).unwrap()).expect("the file is JSON");
+    assert_eq!(report["interrupted"], true);
+    assert!(number(&report, "/paged/finished") > 0.0 && number(&report, "/paged/unfinished") > 0.0);
+    assert!(std::fs::read(&files[1]).unwrap().starts_with(b"metric,"));
+    assert!(text(&std::fs::read(&files[2]).unwrap()).contains("interrupted"));
 }
 
 #[test]
