@@ -11,8 +11,8 @@ use super::status::{Failure, Status};
 
 /// What `--help` adds.
 pub const HELP: &str = "\
-Each case of a benchmark has samples: two medians differ if their 95 % intervals do not overlap, and so it is with decode
-times of block sizes. Replays with the step clock have no noise, and any difference is exact; those of another clock differ
+Each case of a benchmark has samples: two medians differ if their 95 % intervals do not overlap, made a little wider for what
+changes from one run to the next; so it is with decode times of block sizes, but for the widening. Replays with the step clock have no noise, and any difference is exact; those of another clock differ
 beyond its error. Cases that are wrong or failed are shown as such, never as fast.
 
 Examples:

@@ -12,6 +12,11 @@ pub struct Band {
 }
 
 impl Band {
+    /// The band, wider by a share of the value on each side.
+    pub(super) fn widened(self, share: f64) -> Self {
+        Self { low: self.low - share * self.value, high: self.high + share * self.value, ..self }
+    }
+
     /// A value without noise.
     pub fn exact(value: f64) -> Self {
         Self { value, low: value, high: value }

@@ -1,8 +1,8 @@
 //! Two reports of one kind, side by side: what differs beyond the noise.
 //!
 //! Times of a benchmark have samples: their medians differ if the intervals that hold each with a certainty of 95 % do
-//! not overlap. That covers the noise within a run; clocks that change between two runs show in the ceilings. A replay
-//! with the step clock has no noise: what differs, differs.
+//! not overlap. The intervals are made a little wider for what changes between two runs, on a CPU more than on a GPU. A
+//! replay with the step clock has no noise: what differs, differs.
 
 mod bench;
 mod measure;

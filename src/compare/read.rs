@@ -147,7 +147,7 @@ impl Recorded {
     /// A report of a benchmark; `file` is its name in the comparison.
     pub fn of_bench(file: PathBuf, report: &Report) -> Self {
         let (settings, measures) = (bench::settings(report), bench::measures(report));
-        Self { file, kind: KIND.to_owned(), noise: bench::NOISE.to_owned(), settings, measures }
+        Self { file, kind: KIND.to_owned(), noise: bench::noise(report), settings, measures }
     }
 }
 

@@ -2,14 +2,7 @@ use super::*;
 use crate::bench::report::{Adapter, CaseResult, Ceilings, Failure, Mode, Report, Timing};
 
 fn report(results: Vec<CaseResult>) -> Report {
-    let adapter = Adapter {
-        name: "card".into(),
-        backend: "Vulkan".into(),
-        driver: "driver 1".into(),
-        software: false,
-        device_type: "DiscreteGpu".into(),
-        wgpu_version: "30.0".into(),
-    };
+    let adapter = Adapter { name: "card".into(), driver: "driver 1".into(), ..Adapter::default() };
     let mut report = Report::new("paged-attention bench".into(), 1, adapter, Ceilings::default());
     report.results = results;
     report
@@ -72,14 +65,33 @@ fn what_lies_within_the_noise_is_the_same_and_what_does_not_is_flagged() {
     );
     let slower = &comparison.rows[1];
     assert_eq!((slower.ratio, slower.a, slower.b), (Some(1.1), Some(100.0), Some(110.0)));
-    // Of 21 samples, five may be left out at each end: the sixth lies 1 % below the median.
-    assert!((slower.ratio_low.unwrap() - 1.1 * 0.99 / 1.01).abs() < 1e-12, "{slower:?}");
+    // Of 21 samples, five may be left out at each end: the sixth lies 1 % below the median. Another 1 % lies between runs.
+    assert!((slower.ratio_low.unwrap() - 1.1 * 0.98 / 1.02).abs() < 1e-12, "{slower:?}");
     assert_eq!(comparison.slower_than(0.05).count(), 1);
     assert_eq!(comparison.slower_than(0.11).count(), 0);
     let text = render(&comparison);
     for word in ["1 SLOWER", "1 faster", "1 only in A", "1 only in B", "1.100", "same"] {
         assert!(text.contains(word), "{word}: {text}");
     }
+}
+
+#[test]
+fn runs_on_a_cpu_lie_further_apart() {
+    let run = |us, software| {
+        let mut report = report(vec![result(1, us)]);
+        report.adapter.software = software;
+        report
+    };
+    for (us, software, verdict) in [
+        (109.0, false, Verdict::Slower),
+        (109.0, true, Verdict::Same),
+        (120.0, true, Verdict::Slower),
+        (80.0, true, Verdict::Faster),
+    ] {
+        let comparison = compared(run(100.0, software), run(us, software));
+        assert_eq!(verdicts(&comparison), [verdict], "{us} {software}");
+    }
+    assert!(compared(run(1.0, true), run(1.0, true)).noise.contains("wider by 5 % on each side"));
 }
 
 #[test]

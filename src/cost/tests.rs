@@ -17,14 +17,7 @@ const TRUE: Coefficients = Coefficients {
 
 fn setup() -> Setup {
     Setup {
-        adapter: Adapter {
-            name: "card".into(),
-            backend: "Vulkan".into(),
-            driver: "driver".into(),
-            software: false,
-            device_type: "DiscreteGpu".into(),
-            wgpu_version: "30.0".into(),
-        },
+        adapter: Adapter { name: "card".into(), driver: "driver".into(), ..Adapter::default() },
         model: "llama-3-8b".into(),
         num_q_heads: 32,
         num_kv_heads: 8,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::harness::{Gpu, describe_driver};
 
 /// The device and the way to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Adapter {
     /// Name the driver gives the device.
     pub name: String,
