@@ -1,4 +1,8 @@
-//! Reports as text that machines read.
+//! Reports as text that machines read, and how it gets into a file.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,4 +29,30 @@ pub(crate) fn to_json<T: Serialize + DeserializeOwned>(report: &T) -> Result<Str
     let json = serde_json::to_string_pretty(report)?;
     serde_json::from_str::<T>(&json)?;
     Ok(json + "\n")
+}
+
+/// Puts `text` in the place of a file, which is at all times either the old one or the new one, whole.
+///
+/// # Errors
+/// What the operating system says; the file is then as it was, and nothing else is left.
+pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let temporary = temporary_path(path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        // Or the rename may reach the disk before the content does.
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| {
+        // What is left of the attempt is of no use; that it cannot be removed would not be worth another error.
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// Where the text lies until it is whole: beside the file, with `.tmp` after its name.
+pub fn temporary_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    name.into()
 }

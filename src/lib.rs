@@ -63,7 +63,7 @@ pub mod cost;
 pub mod engines;
 pub mod error;
 #[cfg(feature = "cli")]
-mod export;
+pub mod export;
 pub mod formats;
 pub mod gpu;
 #[cfg(feature = "cli")]

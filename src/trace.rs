@@ -34,7 +34,7 @@ pub use error::TraceError;
 pub use read::TraceReader;
 pub use request::{PrefixIds, Request};
 pub use sample::{SampleError, sequence_lengths};
-pub(crate) use seen::SeenPrefixes;
+pub(crate) use seen::found_tokens;
 
 /// The longest line of a log, in bytes; real ones stay below 10 KB.
 pub const MAX_LINE_BYTES: usize = 1 << 20;

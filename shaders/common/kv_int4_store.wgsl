@@ -3,14 +3,6 @@
 
 const LAST_CODE: u32 = 7u;
 
-fn code_at_or_below(number: f32) -> u32 {
-    return u32(number);
-}
-
-fn midpoint(code: u32) -> f32 {
-    return f32(code) + 0.5;
-}
-
 fn kv_code(x: u32, scale: u32) -> u32 {
     let code = nearest_code(x, scale);
     return select(8u + code, 8u - code, x > 0x7fffffffu);

@@ -1,5 +1,6 @@
 // kv_scaled_store.wgsl — the choice of a code where there are scales.
-// Needs     LAST_CODE, code_at_or_below(number) and midpoint(code) from kv_<format>_store.wgsl
+// Needs     LAST_CODE from kv_<format>_store.wgsl; code_at_or_below(number) and midpoint(code) from there, or from
+//           kv_whole_store.wgsl
 // Twin      src/formats/code.rs: nearest_code
 
 // The code of the magnitude that is nearest to an element; of two, the even one.

@@ -8,8 +8,7 @@ mod csv;
 mod figure;
 mod text;
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -131,33 +130,15 @@ impl Report {
         Ok(export::to_json(self)?)
     }
 
-    /// Writes the report to `path` so that the file is at all times either the old one or the new one, whole. Meant to
-    /// be called after every case.
-    ///
-    /// The text goes to `path` with `.tmp` after it first.
+    /// Writes the report to `path`, as [`export::replace_file`] does. Meant to be called after every case.
     ///
     /// # Errors
     /// [`ReportError`]; the file is then as it was.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), ReportError> {
         let path = path.as_ref();
         let json = self.to_json()?;
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".tmp");
-        let temporary = PathBuf::from(temporary);
-        write_and_rename(json.as_bytes(), &temporary, path).map_err(|source| {
-            // What is left of the attempt is of no use; that it cannot be removed would not be worth another error.
-            let _ = fs::remove_file(&temporary);
-            ReportError::Io { file: path.to_owned(), source }
-        })
+        export::replace_file(path, &json).map_err(|source| ReportError::Io { file: path.to_owned(), source })
     }
-}
-
-fn write_and_rename(bytes: &[u8], temporary: &Path, path: &Path) -> io::Result<()> {
-    let mut file = File::create(temporary)?;
-    file.write_all(bytes)?;
-    // Or the rename may reach the disk before the content does.
-    file.sync_all()?;
-    fs::rename(temporary, path)
 }
 
 #[cfg(test)]

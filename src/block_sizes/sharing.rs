@@ -1,6 +1,6 @@
 //! How much of the prompts a prefix cache finds, by block size.
 
-use crate::trace::{Request, SeenPrefixes};
+use crate::trace::{Request, found_tokens};
 
 /// Of each block size, the share of prompt tokens that a cache finds which forgets nothing; `None` without prompts.
 ///
@@ -11,16 +11,13 @@ pub(super) fn hit_shares<'a>(
     tokens_per_id: u32,
     block_sizes: &[u32],
 ) -> Option<Vec<f64>> {
-    let mut seen = SeenPrefixes::default();
     let mut hits = vec![0_u64; block_sizes.len()];
     let mut all = 0_u64;
-    for request in requests {
-        let prompt = u64::from(request.prompt_tokens);
-        let found = seen.add(&request.prefix).saturating_mul(tokens_per_id.into()).min(prompt.saturating_sub(1));
+    for (request, found) in found_tokens(requests, tokens_per_id) {
         for (hits, &block_size) in hits.iter_mut().zip(block_sizes) {
             *hits += found / u64::from(block_size) * u64::from(block_size);
         }
-        all += prompt;
+        all += u64::from(request.prompt_tokens);
     }
     (all > 0).then(|| hits.into_iter().map(|hits| hits as f64 / all as f64).collect())
 }

@@ -9,10 +9,11 @@ use wgpu_paged_attention::bench::options::{BenchOptions, Lengths};
 use wgpu_paged_attention::bench::report::{Report, render};
 use wgpu_paged_attention::bench::runner::{self, BenchError};
 use wgpu_paged_attention::harness::SceneVariant;
-use wgpu_paged_attention::trace::{self, ReadOptions};
+use wgpu_paged_attention::trace::ReadOptions;
 
 use super::args::BenchArgs;
 use super::files::ReportFiles;
+use super::logs::read_log;
 use super::output::{Progress, print};
 use super::status::{Failure, Status};
 
@@ -65,11 +66,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
         (Some(path), _) => {
             // What the ids stand for does not matter here, so a log that leaves it open is as good as any.
             let read = ReadOptions { skip_bad: args.skip_bad, tokens_per_id: Some(1) };
-            let log = trace::read_file(path, &read)
-                .map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
-            if log.skipped > 0 {
-                eprintln!("warning: {} bad rows of {} were left out", log.skipped, log.name);
-            }
+            let log = read_log(path, &read)?;
             Lengths::Trace { name: log.name, requests: log.requests }
         }
         (None, Some(workload)) => Lengths::Workload(*workload),

@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use wgpu_paged_attention::export::{replace_file, temporary_path};
 use wgpu_paged_attention::page::Page;
 
 use super::status::{Failure, Status};
@@ -165,7 +165,7 @@ impl OutputFile {
         if fs::metadata(&file.path).is_ok_and(|found| !found.is_file()) {
             return Err(file.refuse("not a regular file; give the name of a file"));
         }
-        let temporary = file.temporary();
+        let temporary = temporary_path(&file.path);
         fs::File::create(&temporary).and_then(|_| fs::remove_file(&temporary)).map_err(|error| {
             file.refuse(&format!("cannot be written: {error}; give a file in a directory that can be"))
         })?;
@@ -183,26 +183,6 @@ impl OutputFile {
 
     /// Puts `text` in the place of the file.
     pub fn write(&self, text: &str) -> Result<(), Failure> {
-        let temporary = self.temporary();
-        let write = || {
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            // Or the rename may reach the disk before the content does.
-            file.sync_all()?;
-            fs::rename(&temporary, &self.path)
-        };
-        write().map_err(|error: io::Error| {
-            // What is left of the attempt is of no use.
-            let _ = fs::remove_file(&temporary);
-            failed(&self.path, error)
-        })
-    }
-
-    /// The same name as [`Report::write`](wgpu_paged_attention::bench::report::Report::write) takes, so that what was
-    /// tried is what will be done.
-    fn temporary(&self) -> PathBuf {
-        let mut name = self.path.as_os_str().to_owned();
-        name.push(".tmp");
-        name.into()
+        replace_file(&self.path, text).map_err(|error| failed(&self.path, error))
     }
 }

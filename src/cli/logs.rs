@@ -1,6 +1,6 @@
 //! Where requests come from: a log, or a workload that is drawn.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wgpu_paged_attention::bench::models::MAX_CONTEXT;
@@ -35,12 +35,7 @@ impl LogArgs {
     pub fn read(&self, default: &[Workload], seed: u64) -> Result<Vec<Log>, Failure> {
         if let Some(path) = &self.trace {
             let read = ReadOptions { skip_bad: self.skip_bad, tokens_per_id: self.tokens_per_id };
-            let log = trace::read_file(path, &read)
-                .map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
-            if log.skipped > 0 {
-                eprintln!("warning: {} bad rows of {} were left out", log.skipped, log.name);
-            }
-            return Ok(vec![log]);
+            return Ok(vec![read_log(path, &read)?]);
         }
         let workloads = if self.workload.is_empty() { default } else { &self.workload };
         let drawn = |workload: &Workload| Log {
@@ -50,4 +45,14 @@ impl LogArgs {
         };
         Ok(workloads.iter().map(drawn).collect())
     }
+}
+
+/// The log of `--trace`; says how many bad rows were left out.
+pub fn read_log(path: &Path, options: &ReadOptions) -> Result<Log, Failure> {
+    let log =
+        trace::read_file(path, options).map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
+    if log.skipped > 0 {
+        eprintln!("warning: {} bad rows of {} were left out", log.skipped, log.name);
+    }
+    Ok(log)
 }

@@ -102,10 +102,14 @@ fn decode_fp8(code: u32) -> f32 {
 trait Codes {
     /// The last one.
     const LAST: u32;
-    /// The code at or below a number.
-    fn at_or_below(number: f32) -> u32;
+    /// The code at or below a number; a code of whole numbers is the number itself.
+    fn at_or_below(number: f32) -> u32 {
+        number as u32
+    }
     /// The number halfway between a code and the next.
-    fn midpoint(code: u32) -> f32;
+    fn midpoint(code: u32) -> f32 {
+        code as f32 + 0.5
+    }
 }
 
 struct Int8;
@@ -114,22 +118,10 @@ struct Int4;
 
 impl Codes for Int8 {
     const LAST: u32 = 127;
-    fn at_or_below(number: f32) -> u32 {
-        number as u32
-    }
-    fn midpoint(code: u32) -> f32 {
-        code as f32 + 0.5
-    }
 }
 
 impl Codes for Int4 {
     const LAST: u32 = 7;
-    fn at_or_below(number: f32) -> u32 {
-        number as u32
-    }
-    fn midpoint(code: u32) -> f32 {
-        code as f32 + 0.5
-    }
 }
 
 impl Codes for Fp8 {

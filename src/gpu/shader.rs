@@ -22,6 +22,7 @@ const IO_F16: &str = include_str!("../../shaders/common/io_f16.wgsl");
 const SOFTMAX: &str = include_str!("../../shaders/common/softmax.wgsl");
 const KV_STORE: &str = include_str!("../../shaders/common/kv_store.wgsl");
 const KV_SCALED_STORE: &str = include_str!("../../shaders/common/kv_scaled_store.wgsl");
+const KV_WHOLE_STORE: &str = include_str!("../../shaders/common/kv_whole_store.wgsl");
 const SOURCE_PLAIN: &str = include_str!("../../shaders/common/source_plain.wgsl");
 const SOURCE_ROTARY: &str = include_str!("../../shaders/common/source_rotary.wgsl");
 const ROTARY: &str = include_str!("../../shaders/common/rotary.wgsl");
@@ -362,9 +363,13 @@ fn store_parts(format: KvFormat) -> Vec<&'static str> {
         KvFormat::F32 => vec![include_str!("../../shaders/common/kv_f32_store.wgsl")],
         KvFormat::F16 => vec![include_str!("../../shaders/common/kv_f16_store.wgsl")],
         KvFormat::Bf16 => vec![include_str!("../../shaders/common/kv_bf16_store.wgsl")],
-        KvFormat::Int8 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_int8_store.wgsl")],
+        KvFormat::Int8 => {
+            vec![KV_SCALED_STORE, KV_WHOLE_STORE, include_str!("../../shaders/common/kv_int8_store.wgsl")]
+        }
         KvFormat::Fp8 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_fp8_store.wgsl")],
-        KvFormat::Int4 => vec![KV_SCALED_STORE, include_str!("../../shaders/common/kv_int4_store.wgsl")],
+        KvFormat::Int4 => {
+            vec![KV_SCALED_STORE, KV_WHOLE_STORE, include_str!("../../shaders/common/kv_int4_store.wgsl")]
+        }
     }
 }
 

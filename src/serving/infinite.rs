@@ -1,18 +1,14 @@
 //! What a prefix cache could find at best.
 
-use crate::trace::{Request, SeenPrefixes};
+use crate::trace::{Request, found_tokens};
 
 /// Prompt tokens that a cache would find that forgets nothing and computes every prompt the moment it arrives, and all
 /// prompt tokens. At least one token of a prompt is always left to compute.
 pub fn infinite_hits<'a>(requests: impl IntoIterator<Item = &'a Request>, tokens_per_id: u32) -> (u64, u64) {
-    let mut seen = SeenPrefixes::default();
-    let (mut hits, mut all) = (0, 0);
-    for request in requests {
-        let prompt = u64::from(request.prompt_tokens.max(1));
-        hits += seen.add(&request.prefix).saturating_mul(tokens_per_id.into()).min(prompt - 1);
-        all += prompt;
-    }
-    (hits, all)
+    found_tokens(requests, tokens_per_id).fold((0, 0), |(hits, all), (request, found)| {
+        // A model starts from one token at least.
+        (hits + found, all + u64::from(request.prompt_tokens.max(1)))
+    })
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::PrefixIds;
+use super::{PrefixIds, Request};
 
 /// The prompts that were seen, to tell how far another one begins like any of them.
 ///
 /// A tree whose edges are ranges of ids: its memory follows the ranges that a log has, for a few bytes of it may name
 /// billions of ids.
 #[derive(Debug, Default)]
-pub(crate) struct SeenPrefixes {
+struct SeenPrefixes {
     /// By the node it leaves and its first id: its last id, and the node it leads to. The root is node 0.
     edges: HashMap<(u32, u64), (u64, u32)>,
     /// Nodes besides the root.
@@ -18,7 +18,7 @@ pub(crate) struct SeenPrefixes {
 
 impl SeenPrefixes {
     /// Adds a prompt. Returns how many of its first ids are those with which an earlier one began; saturates.
-    pub(crate) fn add(&mut self, prefix: &PrefixIds) -> u64 {
+    fn add(&mut self, prefix: &PrefixIds) -> u64 {
         let (mut node, mut found) = (0, 0_u64);
         for (first, last) in prefix.ranges() {
             let mut rest = Some(first);
@@ -54,6 +54,19 @@ impl SeenPrefixes {
         }
         node
     }
+}
+
+/// Each request with the tokens of its prompt that a cache finds which forgets nothing and computes every prompt the moment
+/// it arrives. At least one token is always left to compute.
+pub(crate) fn found_tokens<'a>(
+    requests: impl IntoIterator<Item = &'a Request>,
+    tokens_per_id: u32,
+) -> impl Iterator<Item = (&'a Request, u64)> {
+    let mut seen = SeenPrefixes::default();
+    requests.into_iter().map(move |request| {
+        let most = u64::from(request.prompt_tokens.saturating_sub(1));
+        (request, seen.add(&request.prefix).saturating_mul(tokens_per_id.into()).min(most))
+    })
 }
 
 #[cfg(test)]

@@ -1,3 +1,6 @@
+use std::fs;
+use std::path::PathBuf;
+
 use super::*;
 use serde_json::json;
 
