@@ -3,9 +3,9 @@
 
 ARGS =
 
-# Optimised, because a software driver is slow enough, yet with the checks of a debug build in this crate's own code.
-OWN = profile.release.package.wgpu-paged-attention
-CHECKED = --config $(OWN).debug-assertions=true --config $(OWN).overflow-checks=true
+# Optimised, because a software driver is slow enough, yet with the checks of a debug build in the project's own code.
+CHECKED = $(foreach package,wgpu-paged-attention paged-attention,$(foreach check,debug-assertions overflow-checks,\
+	--config profile.release.package.$(package).$(check)=true))
 
 help:
 	@echo "make bench   measure paged attention on this machine's GPU        ARGS=\"--help\" lists options"
@@ -20,8 +20,8 @@ test:
 	@tools/setup.sh cargo test --release $(CHECKED) $(ARGS)
 
 check:
-	@tools/setup.sh --lint cargo fmt --check
-	@tools/setup.sh cargo clippy --release --all-targets -- -D warnings
+	@tools/setup.sh --lint cargo fmt --all --check
+	@tools/setup.sh cargo clippy --release --workspace --all-targets -- -D warnings
 	@tools/setup.sh cargo clippy --release --no-default-features --lib -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps
 

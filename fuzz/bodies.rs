@@ -18,8 +18,8 @@
 use sha2::{Digest, Sha256};
 use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::host::snapshot::Snapshot;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
-use wgpu_paged_attention::snapshot::Snapshot;
 
 /// Bytes as numbers; zeros when they are used up.
 struct Bytes<'a>(std::slice::Iter<'a, u8>);

@@ -48,44 +48,17 @@
 //!
 //! [`gpu::KvCache::import_pool`] and [`gpu::KvCache::export_pool`] copy blocks from and to the pools of such engines.
 
-#[cfg(feature = "cli")]
-pub mod bench;
-#[cfg(feature = "cli")]
-pub mod block_sizes;
 pub mod blocks;
-#[cfg(feature = "cli")]
-pub mod check;
-#[cfg(feature = "cli")]
-pub mod compare;
 pub mod config;
-#[cfg(feature = "cli")]
-pub mod cost;
 pub mod engines;
 pub mod error;
-#[cfg(feature = "cli")]
-pub mod export;
 pub mod formats;
 pub mod gpu;
-#[cfg(feature = "cli")]
-pub mod harness;
-pub mod host_blocks;
+pub mod host;
 pub mod layout;
-#[cfg(feature = "cli")]
-pub mod models;
-#[cfg(feature = "cli")]
-pub mod page;
 pub mod plan;
 pub mod reference;
-#[cfg(feature = "cli")]
-pub mod seed;
-#[cfg(feature = "cli")]
-pub mod serving;
-#[cfg(feature = "cli")]
-pub mod sizing;
-pub mod snapshot;
-#[cfg(feature = "cli")]
-pub mod trace;
-#[cfg(feature = "cli")]
-pub mod workload;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use wgpu;

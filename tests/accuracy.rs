@@ -4,8 +4,8 @@ mod common;
 
 use common::{gpu, profiles, run};
 use wgpu_paged_attention::formats::KvFormat;
-use wgpu_paged_attention::harness::{Scene, SceneSpec};
 use wgpu_paged_attention::reference::max_error;
+use wgpu_paged_attention::testkit::{Scene, SceneSpec};
 
 /// Largest error of a format, relative to the largest |V|, for inputs from N(0, 1).
 const BOUNDS: [(KvFormat, f64); 6] = [

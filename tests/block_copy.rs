@@ -7,8 +7,8 @@ use common::{fill_pools, gpu, pool_words};
 use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::gpu::{BlockFill, DeviceProfile, GpuError, KvCache};
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::plan::BlockCopy;
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 
 /// A word that tells where it stands, in every pool of the cache.

@@ -7,8 +7,8 @@ use common::{append, bits, fill_pools, gpu, gpu_default_limits, gpu_featureless,
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::error::{ConfigError, LayoutError, TableError};
 use wgpu_paged_attention::gpu::{AttentionSpec, DeviceProfile, GpuError, KvCache};
-use wgpu_paged_attention::harness::{Scene, SceneSpec};
 use wgpu_paged_attention::plan::{RawTables, Tables};
+use wgpu_paged_attention::testkit::{Scene, SceneSpec};
 use wgpu_paged_attention::wgpu;
 
 // R03, I19: the whole pool is compared, so a slot of −1 that lands anywhere shows.

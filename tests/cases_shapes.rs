@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::{Scene, SceneSpec};
+use wgpu_paged_attention::testkit::{Scene, SceneSpec};
 
 // I01: the output names the KV head that was read.
 #[test]

@@ -6,8 +6,8 @@ mod common;
 use common::{assert_near, bits, gpu, mean_scene, profiles, run, with_splits};
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, KvCache};
-use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec};
 
 /// Bits of values that memory may hold before anybody writes it: a NaN, and both infinities, in f32 and packed f16.
 fn poisons(format: KvFormat) -> [u32; 3] {

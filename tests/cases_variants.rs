@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::{assert_near, gpu, mean_scene, profiles, run, with_splits};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::{Fault, Gpu, Outcome, Scene, SceneSpec, SceneVariant, Verdict};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Outcome, Scene, SceneSpec, SceneVariant, Verdict};
 
 /// How the rows of a sequence come to the device.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{DeviceProfile, IoFormat};
-use wgpu_paged_attention::harness::{Gpu, SceneSpec, SceneVariant};
+use wgpu_paged_attention::testkit::{Gpu, SceneSpec, SceneVariant};
 
 /// The first seed. A round that failed is repeated alone by its seed and one round.
 const SEED: &str = "PAGED_ATTENTION_SEED";

@@ -4,7 +4,7 @@ mod common;
 
 use common::{bits, gpu, profiles, run};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::{Scene, SceneSpec, SceneVariant};
+use wgpu_paged_attention::testkit::{Scene, SceneSpec, SceneVariant};
 
 #[test]
 fn a_step_in_one_dispatch_equals_the_same_in_many() {

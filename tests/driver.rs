@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{gpu, is_lavapipe, with_splits};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::SceneSpec;
+use wgpu_paged_attention::testkit::SceneSpec;
 
 /// Tells a child process which form of the kernels it must find.
 const EXPECT_EXCHANGE: &str = "PAGED_ATTENTION_EXPECT_EXCHANGE";

@@ -11,9 +11,9 @@ use wgpu_paged_attention::error::LayoutError;
 use wgpu_paged_attention::gpu::{
     Attention, AttentionIo, AttentionSpec, DeviceProfile, Exchange, GpuError, KvCache, Step,
 };
-use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::wgpu;
 
 const HEADS: u32 = 2;

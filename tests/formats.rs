@@ -9,8 +9,8 @@ use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::formats::{KvFormat, decode_row};
 use wgpu_paged_attention::gpu::KvCache;
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::testkit::Gpu;
 
 /// What the pools hold before anything is written.
 const BLANK: u32 = 0x1234_5678;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use wgpu_paged_attention::snapshot::Snapshot;
+use wgpu_paged_attention::host::snapshot::Snapshot;
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);

@@ -6,8 +6,8 @@ mod common;
 use common::{bits, gpu, profiles, run, with_splits};
 use serde::Deserialize;
 use wgpu_paged_attention::formats::{KvFormat, decode_row, encode_row};
-use wgpu_paged_attention::harness::{Scene, SceneSpec, SceneVariant};
 use wgpu_paged_attention::reference::Attended;
+use wgpu_paged_attention::testkit::{Scene, SceneSpec, SceneVariant};
 
 /// How the vectors count: an integer `n` means `n / 1024`.
 const GRID: f32 = 1024.0;

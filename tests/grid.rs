@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{DeviceProfile, IoFormat};
-use wgpu_paged_attention::harness::{Fault, Scene, SceneSpec, SceneVariant};
+use wgpu_paged_attention::testkit::{Fault, Scene, SceneSpec, SceneVariant};
 
 /// The first seed. A round that failed is repeated alone by its seed and one round.
 const SEED: &str = "PAGED_ATTENTION_SEED";

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::{Fault, Scene, SceneSpec};
+use wgpu_paged_attention::testkit::{Fault, Scene, SceneSpec};
 
 /// Seed of the random sampler; another one draws other shapes.
 const SEED: &str = "PAGED_ATTENTION_SEED";

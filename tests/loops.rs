@@ -6,7 +6,7 @@ mod common;
 use common::{gpu, profiles, run, with_splits};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{DeviceProfile, GpuError};
-use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec, Verdict};
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec, Verdict};
 use wgpu_paged_attention::wgpu;
 
 const ROUNDS: u32 = 70_000;

@@ -17,9 +17,9 @@ use wgpu_paged_attention::gpu::params::StateParams;
 use wgpu_paged_attention::gpu::{
     AttentionIo, DeviceProfile, Dialect, GpuError, IoFormat, Kernel, KvCache, State, StateMerger, StateShape,
 };
-use wgpu_paged_attention::harness::{Gpu, Outcome, Scene, SceneSpec, SceneVariant};
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::reference::{Attended, compare, merge_states};
+use wgpu_paged_attention::testkit::{Gpu, Outcome, Scene, SceneSpec, SceneVariant};
 use wgpu_paged_attention::wgpu;
 
 /// A state on the host.

@@ -18,10 +18,10 @@ use wgpu_paged_attention::gpu::{
     AppendIo, AppendSpec, Appender, AttentionIo, AttentionSpec, DeviceProfile, Dialect, GpuError, IoFormat, Kernel,
     KvCache, KvShape, QueryRotation, ROTATE_LANES, RotaryShape, RotarySpec, RotaryStyle, params::RotateParams,
 };
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, StepPlan, Tables};
 use wgpu_paged_attention::reference::{Rotary, compare, inverse_frequencies, rotate};
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 
 const STYLES: [RotaryStyle; 2] = [RotaryStyle::Interleaved, RotaryStyle::HalfSplit];

@@ -7,9 +7,9 @@ use common::story::{Story, Teller, config, cut_by_heads, narrow, words};
 use wgpu_paged_attention::blocks::{Domain, ManagerOptions};
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::gpu::{DeviceProfile, SwapInError};
-use wgpu_paged_attention::harness::Gpu;
-use wgpu_paged_attention::host_blocks::distinct_blocks;
-use wgpu_paged_attention::snapshot::{Snapshot, SnapshotError};
+use wgpu_paged_attention::host::distinct_blocks;
+use wgpu_paged_attention::host::snapshot::{Snapshot, SnapshotError};
+use wgpu_paged_attention::testkit::Gpu;
 
 fn save(teller: &Teller, stories: &[&Story]) -> Snapshot {
     let records: Vec<_> = stories.iter().map(|story| teller.manager.export_sequence(story.seq).unwrap()).collect();

@@ -9,7 +9,7 @@ use common::{bits, gpu, pool_words, profiles};
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::error::{ManagerError, ReserveError};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::harness::Gpu;
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 
 fn config() -> CacheConfig {

@@ -7,8 +7,8 @@ use common::{gpu, pool_words};
 use wgpu_paged_attention::blocks::{ManagerOptions, SequenceRecord};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{BlockFill, GpuError, KvCache, SwapInError, SwapOut};
-use wgpu_paged_attention::harness::Gpu;
-use wgpu_paged_attention::host_blocks::{HostBlocks, Side, distinct_blocks};
+use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
+use wgpu_paged_attention::testkit::Gpu;
 
 fn swap_out(gpu: &Gpu, cache: &KvCache, blocks: &[u32]) -> HostBlocks {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());

@@ -7,7 +7,7 @@ use common::batches::{Batches, Part, scene, v_index};
 use common::{gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{DeviceProfile, IoFormat};
-use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec, SceneVariant};
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec, SceneVariant};
 
 /// The forms of the kernels, all of them with wide tiles, in splits of 16 keys.
 fn wide_profiles(gpu: &Gpu) -> Vec<DeviceProfile> {

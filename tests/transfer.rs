@@ -13,8 +13,8 @@ use wgpu_paged_attention::formats::decode_row;
 use wgpu_paged_attention::gpu::{
     BlockPair, DeviceProfile, ForeignElement, ForeignLayout, ForeignOrder, ForeignPool, GpuError, KvCache, Transfer,
 };
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 use wgpu_paged_attention::wgpu::BufferUsages as Usage;
 

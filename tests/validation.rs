@@ -8,8 +8,8 @@ use common::{gpu, pool_words, with_splits};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{LayoutError, PlanError};
 use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache, Step};
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 use wgpu_paged_attention::wgpu::BufferUsages as Usage;
 

@@ -7,8 +7,8 @@ use common::{bits, gpu};
 use wgpu_paged_attention::blocks::{ManagerOptions, RELEASED};
 use wgpu_paged_attention::config::KvFormat;
 use wgpu_paged_attention::gpu::{BlockFill, DeviceProfile};
-use wgpu_paged_attention::host_blocks::distinct_blocks;
-use wgpu_paged_attention::snapshot::Snapshot;
+use wgpu_paged_attention::host::distinct_blocks;
+use wgpu_paged_attention::host::snapshot::Snapshot;
 
 /// Fills all that was given back with NaN.
 fn poison(teller: &mut Teller) {

@@ -5,7 +5,7 @@
 
 use super::cache::KvCache;
 use super::error::GpuError;
-use crate::host_blocks::{BlockShape, HostBlocks, Side};
+use crate::host::{BlockShape, HostBlocks, Side};
 
 /// Staging memory is dealt out in pieces of at most so many bytes, where no block needs more: drivers find them sooner
 /// than one piece of all.

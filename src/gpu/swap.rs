@@ -9,7 +9,7 @@ use super::scope::scoped;
 use super::staging::{Route, host_blocks};
 use crate::blocks::{CacheManager, SeqId, SequenceRecord};
 use crate::error::ManagerError;
-use crate::host_blocks::{BlockShape, HostBlocks};
+use crate::host::{BlockShape, HostBlocks};
 
 /// Blocks on their way to the host; see [`KvCache::swap_out`].
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl KvCache {
     /// The blocks may be released as soon as this is recorded, if what overwrites them is submitted later.
     ///
     /// ```no_run
-    /// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, gpu::KvCache, host_blocks::distinct_blocks, wgpu};
+    /// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, gpu::KvCache, host::distinct_blocks, wgpu};
     /// # fn swap(device: &wgpu::Device, queue: &wgpu::Queue, cache: &KvCache, manager: &mut CacheManager, seq: SeqId)
     /// # -> Result<(), Box<dyn std::error::Error>> {
     /// let record = manager.export_sequence(seq)?;

@@ -18,7 +18,7 @@ mod words;
 pub use append::Append;
 pub use dispatch::workgroups;
 pub use raw::RawTables;
-pub(crate) use raw::slot_at;
+pub use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
 pub use words::{

@@ -104,10 +104,11 @@ impl StepPlan {
     }
 }
 
-/// The slot of a position, by way of its sequence's table.
-pub(crate) fn slot_at(layout: &KvLayout, table: &[u32], position: u32) -> u32 {
-    let block = table[(position / layout.block_size()) as usize];
-    BlockId::new(block).map_or(SKIP_SLOT, |block| layout.slot(block, position))
+/// The slot of the token at `position` of the sequence that owns the block table `table`; [`SKIP_SLOT`] where the table
+/// ends before that position or has no valid block there.
+pub fn slot_at(layout: &KvLayout, table: &[u32], position: u32) -> u32 {
+    let block = table.get((position / layout.block_size()) as usize).copied();
+    block.and_then(BlockId::new).map_or(SKIP_SLOT, |block| layout.slot(block, position))
 }
 
 #[cfg(test)]

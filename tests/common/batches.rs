@@ -6,8 +6,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use wgpu_paged_attention::gpu::{Attention, AttentionIo, DeviceProfile, IoFormat, KvCache};
-use wgpu_paged_attention::harness::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::plan::{Append, RawTables, StepPlan, Tables};
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec};
 use wgpu_paged_attention::wgpu;
 
 /// Bytes of spare blocks, per KV head: with them a head's pool is larger than any other argument of a step, so that a

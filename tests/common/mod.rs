@@ -7,41 +7,24 @@ pub mod story;
 
 use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{DeviceProfile, Exchange, KvCache};
-use wgpu_paged_attention::harness::{Fault, Gpu, GpuOptions, OpenError, Outcome, Scene, SceneSpec};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
+use wgpu_paged_attention::testkit::{Fault, Gpu, GpuOptions, Outcome, Scene, SceneSpec, test_device, test_device_with};
 use wgpu_paged_attention::wgpu;
-
-/// Set to 1 where a missing adapter is a fault of the machine, as in CI.
-const REQUIRE_ADAPTER: &str = "PAGED_ATTENTION_REQUIRE_ADAPTER";
 
 /// A device with the recommended features and limits, or `None` after the reason has been printed.
 pub fn gpu() -> Option<Gpu> {
-    gpu_with(&GpuOptions::default())
+    test_device()
 }
 
 /// A device within WebGPU's default limits.
 pub fn gpu_default_limits() -> Option<Gpu> {
-    gpu_with(&GpuOptions { default_limits: true, ..Default::default() })
+    test_device_with(&GpuOptions { default_limits: true, ..Default::default() })
 }
 
 /// A device without any optional feature.
 pub fn gpu_featureless() -> Option<Gpu> {
-    gpu_with(&GpuOptions { features: Some(wgpu::Features::empty()), ..Default::default() })
-}
-
-/// A machine without an adapter skips; an adapter that gives no device is a failure everywhere.
-pub fn gpu_with(options: &GpuOptions) -> Option<Gpu> {
-    match Gpu::open(options) {
-        Ok(gpu) => Some(gpu),
-        Err(error @ OpenError::NoAdapter) => {
-            let required = std::env::var(REQUIRE_ADAPTER).is_ok_and(|value| value == "1");
-            assert!(!required, "{REQUIRE_ADAPTER} is set, but {error}");
-            eprintln!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    test_device_with(&GpuOptions { features: Some(wgpu::Features::empty()), ..Default::default() })
 }
 
 /// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing.
@@ -195,14 +178,4 @@ pub fn subgroup_lanes(profile: &DeviceProfile) -> Option<u32> {
         Exchange::Subgroup { lanes } => Some(lanes),
         Exchange::Workgroup { .. } => None,
     }
-}
-
-/// A request log that is not part of the project; says so where it is not there.
-pub fn shared_log(name: &str) -> Option<String> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces").join(name);
-    if !path.exists() {
-        eprintln!("skipped: no {}", path.display());
-        return None;
-    }
-    path.to_str().map(str::to_owned)
 }

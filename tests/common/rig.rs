@@ -7,9 +7,9 @@ use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::formats::round_rows;
 use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache, Step};
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::plan::StepPlan;
 use wgpu_paged_attention::reference::{Heads, QueryRow, Scoring, attend};
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 
 /// A sequence with the number that its data is drawn from.

@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::{CacheConfig, KvFormat};
 use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, BlockFill, DeviceProfile, KvCache};
-use wgpu_paged_attention::harness::Gpu;
 use wgpu_paged_attention::plan::StepPlan;
+use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
 
 const Q_HEADS: u32 = 6;

@@ -1,0 +1,220 @@
+//! One case on a device, in one mode: a filled cache and the steps to time.
+
+mod verify;
+
+use rand::seq::SliceRandom;
+
+use super::inputs::{CaseInputs, Kind};
+use super::options::Op;
+use super::report::Mode;
+use super::timer::{Sample, Timer, TimerError};
+use crate::seed::rng_for;
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::error::ConfigError;
+use wgpu_paged_attention::gpu::{Attention, AttentionIo, GpuError, KvCache, Step};
+use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
+
+/// Why a case has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaseError {
+    /// It could not be set up or run, or nothing could be read back.
+    #[error(transparent)]
+    Run(#[from] Verdict),
+    /// It could not be timed.
+    #[error(transparent)]
+    Timer(#[from] TimerError),
+    /// The device computed something else than the oracle.
+    #[error("sequence {sequence}, position {position}: {verdict}")]
+    Wrong {
+        /// The sequence.
+        sequence: usize,
+        /// The token.
+        position: u32,
+        /// What differs.
+        verdict: Verdict,
+    },
+}
+
+/// A case whose cache is filled.
+#[derive(Debug)]
+pub struct Case {
+    gpu: Gpu,
+    inputs: CaseInputs,
+    cache: KvCache,
+    attention: Attention,
+    /// `[sequences][blocks]`
+    tables: Vec<Vec<u32>>,
+}
+
+/// An operation on a case, ready to be timed.
+#[derive(Debug)]
+pub struct Work {
+    op: Op,
+    step: Step,
+    /// q and the output; or K and V.
+    operands: [wgpu::Buffer; 2],
+    lse: Option<wgpu::Buffer>,
+}
+
+impl Case {
+    /// Makes the cache, with shuffled tables, and writes every token's K and V through the append kernel.
+    ///
+    /// # Errors
+    /// [`Verdict`], of which one for wrong numbers is not among them.
+    pub fn new(gpu: &Gpu, inputs: &CaseInputs, mode: Mode) -> Result<Self, Verdict> {
+        let layout = layout(inputs, mode)?;
+        let cache = KvCache::new(&gpu.device, &layout)?;
+        let terms = (inputs.slopes(), inputs.sinks());
+        let spec = inputs.variant.attention_spec(inputs.shape.num_q_heads, (&terms.0, &terms.1), inputs.lse);
+        let attention = cache.attention(spec)?;
+        let tables = shuffled_tables(inputs, &layout, mode);
+        let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, attention, tables };
+
+        let lens = inputs.lens.iter().enumerate();
+        let all: Vec<_> = lens.flat_map(|(seq, &len)| (0..len).map(move |position| (seq, position))).collect();
+        for tokens in all.chunks(inputs.append_limit() as usize) {
+            let work = case.append(tokens)?;
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            case.record(&work, &mut encoder.begin_compute_pass(&Default::default()))?;
+            gpu.submit(encoder);
+        }
+        Ok(case)
+    }
+
+    /// Makes an operation ready: its step is on the device, and its operands are.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn begin(&self, op: Op) -> Result<Work, Verdict> {
+        match op {
+            Op::Append => self.append(&self.inputs.appended()),
+            Op::Decode | Op::Prefill | Op::Mixed => self.attend(op),
+        }
+    }
+
+    /// A step that appends these tokens, wherever their tables put them.
+    fn append(&self, tokens: &[(usize, u32)]) -> Result<Work, Verdict> {
+        let slots = slots_of(self.cache.layout(), &self.tables, tokens);
+        let step = self.step(&append_plan(self.cache.layout(), self.cache.schedule(), &slots)?)?;
+        let operands = [(Kind::K, "k"), (Kind::V, "v")].map(|(kind, label)| {
+            let token = |&(seq, position): &(usize, u32)| self.inputs.token(kind, seq, position);
+            self.gpu.storage(label, &tokens.iter().flat_map(token).collect::<Vec<f32>>())
+        });
+        Ok(Work { op: Op::Append, step, operands, lse: None })
+    }
+
+    fn attend(&self, op: Op) -> Result<Work, Verdict> {
+        let (inputs, io_format) = (&self.inputs, self.inputs.variant.io_format);
+        let queries = inputs.queries(op);
+        let rows: usize = queries.iter().map(|&queries| queries as usize).sum();
+        let heads = rows as u64 * u64::from(inputs.shape.num_q_heads);
+        // Before the host makes up as many.
+        let needed = 4 * heads * u64::from(inputs.shape.head_dim) / u64::from(io_format.per_word());
+        let limit = self.gpu.device.limits().max_storage_buffer_binding_size;
+        if needed > limit {
+            return Err(GpuError::Limit { what: "q", needed, limit }.into());
+        }
+        let (layout, schedule) = (self.cache.layout(), self.cache.schedule());
+        let step = self.step(&attend_plan(layout, schedule, &self.tables, &inputs.lens, &queries, false)?)?;
+        let q = inputs.query_values(rows);
+        let operands = [
+            io_buffer(&self.gpu, "q", &q, io_format),
+            io_buffer(&self.gpu, "out", &vec![SENTINEL; q.len()], io_format),
+        ];
+        let lse = inputs.lse.then(|| self.gpu.storage("lse", &vec![SENTINEL; heads as usize]));
+        Ok(Work { op, step, operands, lse })
+    }
+
+    fn step(&self, plan: &wgpu_paged_attention::plan::StepPlan) -> Result<Step, Verdict> {
+        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
+        let step = self.cache.begin_step(&self.gpu.queue, &mut encoder, plan)?;
+        self.gpu.submit(encoder);
+        Ok(step)
+    }
+
+    /// Records an operation over all layers.
+    fn record(&self, work: &Work, pass: &mut wgpu::ComputePass<'_>) -> Result<(), GpuError> {
+        let [first, second] = [0, 1].map(|operand| work.operands[operand].slice(..));
+        for layer in 0..self.inputs.layers {
+            if work.op == Op::Append {
+                self.cache.append(pass, &work.step, layer, first, second)?;
+            } else {
+                let lse = work.lse.as_ref().map(|lse| lse.slice(..));
+                let io = AttentionIo { q: first, out: second, lse };
+                self.cache.attend(pass, &self.attention, &work.step, layer, io)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs an operation over all layers and times it.
+    ///
+    /// # Errors
+    /// [`TimerError`].
+    pub fn time(&self, work: &Work, timer: &mut Timer) -> Result<Sample, TimerError> {
+        timer.measure(|pass| self.record(work, pass))
+    }
+}
+
+fn layout(inputs: &CaseInputs, mode: Mode) -> Result<KvLayout, ConfigError> {
+    let longest = inputs.longest().max(1);
+    let paged = mode != Mode::Contiguous;
+    let block_size = if paged { inputs.block_size } else { longest };
+    // A contiguous sequence has its whole region, however short it is.
+    let blocks = |len: u32| if paged { len.div_ceil(block_size) } else { 1 };
+    let num_blocks: u64 = inputs.lens.iter().map(|&len| u64::from(blocks(len))).sum();
+    // Too many for 32 bits are too many for the configuration, which says so.
+    let num_blocks = u32::try_from(num_blocks).unwrap_or(u32::MAX);
+    CacheConfig::new(inputs.layers, inputs.shape.num_kv_heads, inputs.shape.head_dim)
+        .with_kv_format(inputs.kv_format)
+        .with_paged(paged)
+        .with_block_size(block_size)
+        .with_num_blocks(num_blocks.max(1))
+        .with_max_seq_len(longest)
+        .with_max_sequences((inputs.lens.len() as u32).max(1))
+        .layout()
+}
+
+/// Tables of blocks from all over the pool; in the shared mode, all begin with those of the first sequence, as far as
+/// whole blocks of both hold nothing but the prefix.
+fn shuffled_tables(inputs: &CaseInputs, layout: &KvLayout, mode: Mode) -> Vec<Vec<u32>> {
+    let mut ids: Vec<u32> = (0..layout.num_blocks()).collect();
+    ids.shuffle(&mut rng_for(&format!("table {}", inputs.label()), inputs.seed));
+    let mut ids = ids.into_iter();
+    let blocks = |&len: &u32| ids.by_ref().take(layout.blocks_for(len) as usize).collect();
+    let mut tables: Vec<Vec<u32>> = inputs.lens.iter().map(blocks).collect();
+    if let (Mode::Shared, Some((first, others))) = (mode, tables.split_first_mut()) {
+        for (table, &len) in others.iter_mut().zip(&inputs.lens[1..]) {
+            let shared = (inputs.shared_prefix.min(len).min(inputs.lens[0]) / layout.block_size()) as usize;
+            table[..shared].copy_from_slice(&first[..shared]);
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::models::ModelShape;
+
+    #[test]
+    fn tables_share_whole_blocks_of_the_prefix_and_nothing_else() {
+        let shape = ModelShape::custom(2, 1, 8).unwrap();
+        // Blocks of 16: the prefix fills two and a part of a third.
+        let inputs = CaseInputs { shared_prefix: 40, ..CaseInputs::new(shape, vec![100, 90, 20, 0], 1) };
+        let common = |mode| {
+            let layout = layout(&inputs, mode).unwrap();
+            let tables = shuffled_tables(&inputs, &layout, mode);
+            let equal = |table: &Vec<u32>| table.iter().filter(|id| tables[0].contains(id)).count();
+            let mut all = tables.concat();
+            all.sort_unstable();
+            all.dedup();
+            (tables.iter().map(equal).collect::<Vec<_>>(), all.len())
+        };
+        assert_eq!(common(Mode::Shared), (vec![7, 2, 1, 0], 7 + 4 + 1));
+        assert_eq!(common(Mode::Paged), (vec![7, 0, 0, 0], 7 + 6 + 2));
+        assert_eq!(common(Mode::Contiguous).1, 3);
+    }
+}

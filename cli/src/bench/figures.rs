@@ -1,0 +1,158 @@
+//! The figures that the project holds itself to, each with the cases that it is made of.
+//!
+//! Cases of one figure are timed in alternation. Times are about this crate's own kernels only, so what is asked are
+//! quotients, which mean the same on any machine.
+
+use super::groups::{Comparison, Group, Measure};
+use super::inputs::CaseInputs;
+use super::models::ModelShape;
+use super::options::Op;
+use super::report::{Figure, Limit, Mode};
+use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::gpu::DeviceProfile;
+use wgpu_paged_attention::reference::max_error;
+use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec, Verdict};
+
+/// The shape of all figures: llama-3-8b.
+const HEADS: (u32, u32, u32) = (32, 8, 128);
+
+/// Largest error of a format over the largest value, for K, V and q from N(0, 1).
+const ACCURACY: [(KvFormat, f64); 6] = [
+    (KvFormat::F32, 2e-6),
+    (KvFormat::F16, 1e-3),
+    (KvFormat::Bf16, 8e-3),
+    (KvFormat::Int8, 1e-2),
+    (KvFormat::Fp8, 5e-2),
+    (KvFormat::Int4, 1e-1),
+];
+
+/// The figures that are made of times.
+pub fn groups(seed: u64) -> Vec<Group> {
+    // The shape is within its limits.
+    let shape = || ModelShape::by_name("llama-3-8b").unwrap_or_else(|_| ModelShape::BUILT_IN[0].clone());
+    let batch = |lens: &[u32]| CaseInputs::new(shape(), lens.to_vec(), seed);
+    let format = |kv_format| CaseInputs { kv_format, ..batch(&[1024; 8]) };
+    let paged = |inputs: Vec<CaseInputs>| inputs.into_iter().map(|inputs| (inputs, Mode::Paged)).collect::<Vec<_>>();
+    let ratio = |what: &str, over: &[usize], under: &[usize], limit| Comparison {
+        what: what.to_owned(),
+        measure: Measure::Ratio(over.to_vec(), under.to_vec()),
+        limit: Some(limit),
+    };
+
+    let mut windowed = batch(&[8192]);
+    windowed.variant.window = Some(256);
+    let prefixed = CaseInputs { shared_prefix: 2048, ..batch(&[2048 + 64; 64]) };
+    let short = [256; 63];
+    let lens: Vec<u32> = [32_768].into_iter().chain(short).collect();
+    let ragged = CaseInputs { workload: "32768,256x63".to_owned(), ..batch(&lens) };
+    vec![
+        Group {
+            ops: vec![Op::Prefill],
+            sides: paged(vec![batch(&[512])]),
+            comparisons: vec![Comparison {
+                what: "prefill of 512 tokens, f16: share of the multiply-add ceiling".to_owned(),
+                measure: Measure::ShareOfMultiplyAdd(0),
+                limit: Some(Limit::AtLeast(0.5)),
+            }],
+        },
+        Group {
+            ops: vec![Op::Decode],
+            sides: paged([KvFormat::F32, KvFormat::F16, KvFormat::Int8, KvFormat::Int4].map(format).to_vec()),
+            comparisons: vec![
+                ratio("decode of 8 x 1024 tokens: f16 over f32", &[1], &[0], Limit::AtMost(1.0)),
+                ratio("decode of 8 x 1024 tokens: int8 over f16", &[2], &[1], Limit::AtMost(1.1)),
+                ratio("decode of 8 x 1024 tokens: int4 over int8", &[3], &[2], Limit::AtMost(1.15)),
+            ],
+        },
+        Group {
+            ops: vec![Op::Decode],
+            sides: paged(vec![windowed, batch(&[256])]),
+            comparisons: vec![ratio(
+                "decode with a window of 256 over 8192 tokens: over a context of 256",
+                &[0],
+                &[1],
+                Limit::AtMost(1.3),
+            )],
+        },
+        Group {
+            ops: vec![Op::Decode],
+            sides: vec![(prefixed.clone(), Mode::Paged), (prefixed, Mode::Shared)],
+            comparisons: vec![ratio(
+                "decode of 64 sequences with 2048 tokens in common and 64 of their own: without sharing over with",
+                &[0],
+                &[1],
+                Limit::AtLeast(3.0),
+            )],
+        },
+        Group {
+            ops: vec![Op::Decode],
+            sides: paged(vec![ragged, batch(&[32_768]), batch(&short)]),
+            comparisons: vec![ratio(
+                "decode of 32768 tokens among 63 x 256: over the sum of both alone",
+                &[0],
+                &[1, 2],
+                Limit::AtMost(1.3),
+            )],
+        },
+    ]
+}
+
+/// How many figures are made of errors; [`accuracy`] measures them.
+pub fn num_accuracies() -> usize {
+    ACCURACY.len()
+}
+
+/// The figure of a format's error: K and V as they were given, not as they were stored, are the measure.
+///
+/// # Errors
+/// [`Verdict`] if it cannot be computed; a large error is no error.
+pub fn accuracy(gpu: &Gpu, seed: u64, index: usize) -> Result<Figure, Verdict> {
+    let (kv_format, at_most) = ACCURACY[index];
+    let spec = SceneSpec { kv_format, ..SceneSpec::decode(HEADS.0, HEADS.1, HEADS.2, &[1, 17, 300, 1024]) };
+    let scene = Scene::random(&spec, seed)?;
+    let outcome = scene.run(gpu, &DeviceProfile::of(&gpu.device), None)?;
+    let mut exact = scene;
+    exact.spec.kv_format = KvFormat::F32;
+    let error = max_error(&outcome.out, &exact.expected().output);
+    let largest = exact.v.iter().filter(|v| v.is_finite()).fold(0.0_f32, |top, v| top.max(v.abs()));
+    Ok(Figure {
+        what: format!("{kv_format}: largest error over the largest value"),
+        measured: error / f64::from(largest),
+        limit: Some(Limit::AtMost(at_most)),
+        samples: outcome.out.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_comparison_is_of_cases_that_there_are() {
+        for group in groups(1) {
+            assert_eq!(group.ops.len(), 1);
+            for Comparison { what, measure, limit } in &group.comparisons {
+                let used = match measure {
+                    Measure::Ratio(over, under) => [over.clone(), under.clone()].concat(),
+                    Measure::ShareOfMultiplyAdd(side) => vec![*side],
+                };
+                assert!(used.iter().all(|&side| side < group.sides.len()), "{what}");
+                assert!(limit.is_some(), "{what}");
+            }
+            let shapes = group.sides.iter().map(|(inputs, _)| &inputs.shape);
+            for shape in shapes {
+                assert_eq!((shape.num_q_heads, shape.num_kv_heads, shape.head_dim), HEADS);
+            }
+        }
+        assert!(ACCURACY.map(|(format, _)| format) == KvFormat::ALL);
+    }
+
+    #[test]
+    fn the_ragged_batch_is_the_sum_of_its_parts() {
+        let groups = groups(1);
+        let ragged = groups.last().unwrap();
+        let lens: Vec<&[u32]> = ragged.sides.iter().map(|(inputs, _)| &*inputs.lens).collect();
+        assert_eq!(lens[0].len(), 64);
+        assert_eq!(lens[0], [lens[1], lens[2]].concat());
+    }
+}

@@ -1,0 +1,193 @@
+//! What a case computes on: a function of the case and its seed alone.
+
+use rand::{RngExt, SeedableRng};
+
+use super::models::ModelShape;
+use super::options::Op;
+use crate::seed::{CaseRng, InputHash, rng_for};
+use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::formats::round_rows;
+use wgpu_paged_attention::testkit::SceneVariant;
+
+/// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
+const MAX_APPEND_BYTES: u64 = 64 << 20;
+/// Tokens of a sequence that the append operation writes at most: a chunk of a prefill.
+const MAX_APPEND_TOKENS: u32 = 512;
+
+/// What a case computes on; the same in all modes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaseInputs {
+    /// Heads and their width.
+    pub shape: ModelShape,
+    /// Storage of K and V.
+    pub kv_format: KvFormat,
+    /// Tokens per block of the paged modes.
+    pub block_size: u32,
+    /// Tokens of every sequence.
+    pub lens: Vec<u32>,
+    /// Where they come from, for the report.
+    pub workload: String,
+    /// Queries of a sequence that decodes.
+    pub decoding: u32,
+    /// Leading tokens that are the same in all sequences.
+    pub shared_prefix: u32,
+    /// The variant of attention.
+    pub variant: SceneVariant,
+    /// Whether the log-sum-exp is written.
+    pub lse: bool,
+    /// Layers, all with the same data: so many that a device's caches do not hold what one layer reads next.
+    pub layers: u32,
+    /// Seed of K, V and q.
+    pub seed: u64,
+}
+
+/// K or V.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    K = 0,
+    V = 1,
+}
+
+impl CaseInputs {
+    /// A batch of these lengths: one layer of f16 in blocks of 16, plain attention of one query each.
+    pub fn new(shape: ModelShape, lens: Vec<u32>, seed: u64) -> Self {
+        Self {
+            shape,
+            kv_format: KvFormat::F16,
+            block_size: 16,
+            lens,
+            workload: "uniform".to_owned(),
+            decoding: 1,
+            shared_prefix: 0,
+            variant: SceneVariant::PLAIN,
+            lse: false,
+            layers: 1,
+            seed,
+        }
+    }
+
+    /// A name that tells the case's inputs apart.
+    pub fn label(&self) -> String {
+        let Self { shape, kv_format, lens, .. } = self;
+        format!("{shape} {kv_format} {}x{}", lens.len(), self.longest())
+    }
+
+    /// Tokens of the longest sequence.
+    pub fn longest(&self) -> u32 {
+        self.lens.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The variant and what else is not as usual, in words; `plain` if all is.
+    pub fn variant_name(&self) -> String {
+        match (self.lse, self.variant == SceneVariant::PLAIN) {
+            (false, _) => self.variant.to_string(),
+            (true, true) => "lse".to_owned(),
+            (true, false) => format!("{}, lse", self.variant),
+        }
+    }
+
+    /// Queries of every sequence.
+    pub fn queries(&self, op: Op) -> Vec<u32> {
+        op.queries(&self.lens, self.decoding)
+    }
+
+    /// Hash of the lengths, the shape and the first and last K, V and q of every sequence.
+    pub fn hash(&self) -> String {
+        let mut hash = InputHash::new();
+        let ModelShape { num_q_heads, num_kv_heads, head_dim, .. } = self.shape;
+        hash.update(&[num_q_heads, num_kv_heads, head_dim]).update(self.kv_format.name().as_bytes());
+        hash.update(&self.lens).update(&self.query_values(self.lens.len()));
+        for (seq, &len) in self.lens.iter().enumerate() {
+            for position in [0, len.saturating_sub(1)] {
+                hash.update(&self.token(Kind::K, seq, position)).update(&self.token(Kind::V, seq, position));
+            }
+        }
+        hash.finish()
+    }
+
+    /// Elements of one token's K or V.
+    pub(super) fn row_len(&self) -> usize {
+        (self.shape.num_kv_heads * self.shape.head_dim) as usize
+    }
+
+    /// The K or V of one token, `[num_kv_heads, head_dim]`: a function of its place alone, so it need not be kept.
+    pub(super) fn token(&self, kind: Kind, seq: usize, position: u32) -> Vec<f32> {
+        let seq = if position < self.shared_prefix { 0 } else { seq };
+        let place = (seq as u64) << 33 | u64::from(position) << 1 | kind as u64;
+        let mut rng = CaseRng::seed_from_u64(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place);
+        (0..self.row_len()).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    /// `[rows, num_q_heads, head_dim]`
+    pub(super) fn query_values(&self, rows: usize) -> Vec<f32> {
+        let len = rows * (self.shape.num_q_heads * self.shape.head_dim) as usize;
+        let mut rng = rng_for(&format!("q {}", self.label()), self.seed);
+        (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()
+    }
+
+    /// ALiBi slopes, a geometric series as in the models that have them.
+    pub(super) fn slopes(&self) -> Vec<f32> {
+        let heads = self.shape.num_q_heads;
+        (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
+    }
+
+    /// Attention sinks.
+    pub(super) fn sinks(&self) -> Vec<f32> {
+        let mut rng = rng_for("sinks", self.seed);
+        (0..self.shape.num_q_heads).map(|_| rng.random_range(-2.0..2.0)).collect()
+    }
+
+    /// K or V of a sequence as the cache keeps it, `[len, num_kv_heads, head_dim]`.
+    pub(super) fn stored(&self, kind: Kind, seq: usize) -> Vec<f32> {
+        let mut all: Vec<f32> = (0..self.lens[seq]).flat_map(|position| self.token(kind, seq, position)).collect();
+        round_rows(self.kv_format, self.shape.head_dim as usize, &mut all);
+        all
+    }
+
+    /// Tokens that one append can write.
+    pub(super) fn append_limit(&self) -> u32 {
+        (MAX_APPEND_BYTES / (4 * self.row_len() as u64)).clamp(1, 1 << 16) as u32
+    }
+
+    /// The tokens that the append operation writes: the last ones of every sequence.
+    pub(super) fn appended(&self) -> Vec<(usize, u32)> {
+        let share = (self.append_limit() / self.lens.len().max(1) as u32).clamp(1, MAX_APPEND_TOKENS);
+        let tail = |len: u32| len.saturating_sub(share)..len;
+        self.lens.iter().enumerate().flat_map(|(seq, &len)| tail(len).map(move |position| (seq, position))).collect()
+    }
+
+    /// Tokens that an operation is about: appended, or attended to.
+    pub fn tokens(&self, op: Op) -> u64 {
+        match op {
+            Op::Append => self.appended().len() as u64,
+            _ => self.lens.iter().map(|&len| u64::from(len)).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_prefix_is_the_same_in_all_sequences_and_the_rest_is_not() {
+        let shape = ModelShape::custom(2, 1, 8).unwrap();
+        let inputs = CaseInputs { shared_prefix: 3, ..CaseInputs::new(shape, vec![5, 5], 1) };
+        for kind in [Kind::K, Kind::V] {
+            assert_eq!(inputs.token(kind, 1, 2), inputs.token(kind, 0, 2));
+            assert_ne!(inputs.token(kind, 1, 3), inputs.token(kind, 0, 3));
+        }
+        assert_ne!(inputs.token(Kind::K, 0, 0), inputs.token(Kind::V, 0, 0));
+    }
+
+    #[test]
+    fn what_is_not_as_usual_is_named() {
+        let shape = ModelShape::custom(2, 1, 8).unwrap();
+        let mut inputs = CaseInputs::new(shape, vec![5], 1);
+        assert_eq!(inputs.variant_name(), "plain");
+        inputs.lse = true;
+        assert_eq!(inputs.variant_name(), "lse");
+        inputs.variant.window = Some(2);
+        assert_eq!(inputs.variant_name(), "window 2, lse");
+    }
+}

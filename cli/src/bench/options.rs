@@ -1,0 +1,192 @@
+//! What a benchmark run is asked for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::lens::LengthList;
+use super::models::{CaseSpec, ModelShape};
+use crate::trace::Request;
+use crate::workload::Workload;
+use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::testkit::SceneVariant;
+
+/// Queries of the sequence that brings a chunk of its prompt to a mixed step.
+const MIXED_CHUNK: u32 = 128;
+
+/// An operation that can be timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Writing the K and V of new tokens.
+    Append,
+    /// One query token per sequence, or a few, as in speculative decoding.
+    Decode,
+    /// All tokens of every sequence are queries.
+    Prefill,
+    /// The last sequence brings a chunk of 128 queries, all others decode.
+    Mixed,
+}
+
+impl Op {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Self; 4] = [Self::Append, Self::Decode, Self::Prefill, Self::Mixed];
+
+    /// The name in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Decode => "decode",
+            Self::Prefill => "prefill",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// Queries of every sequence; `decoding` of a sequence that decodes. A sequence has no more queries than tokens.
+    pub fn queries(self, lens: &[u32], decoding: u32) -> Vec<u32> {
+        let last = lens.len().saturating_sub(1);
+        let wanted = |seq: usize| match self {
+            Self::Append => 0,
+            Self::Decode => decoding,
+            Self::Prefill => u32::MAX,
+            Self::Mixed if seq == last => MIXED_CHUNK,
+            Self::Mixed => decoding,
+        };
+        lens.iter().enumerate().map(|(seq, &len)| len.min(wanted(seq))).collect()
+    }
+
+    /// Whether multiply-adds bound it, rather than reads of K and V.
+    pub fn is_compute_bound(self) -> bool {
+        matches!(self, Self::Prefill | Self::Mixed)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is no [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` is no operation; choose append, decode, prefill or mixed")]
+pub struct UnknownOp {
+    given: String,
+}
+
+impl FromStr for Op {
+    type Err = UnknownOp;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|op| op.name() == text);
+        found.ok_or_else(|| UnknownOp { given: text.to_owned() })
+    }
+}
+
+/// Where the lengths of a batch come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Lengths {
+    /// All sequences are as long as the context.
+    Uniform,
+    /// Batches by their numbers.
+    Lists(Vec<LengthList>),
+    /// A request log.
+    Trace {
+        /// Its name in the report.
+        name: String,
+        /// Its requests.
+        requests: Vec<Request>,
+    },
+    /// A built-in workload.
+    Workload(Workload),
+}
+
+/// What to measure, and how long.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Measure the project's own figures instead; of the rest, only samples, seed and time are used.
+    pub figures: bool,
+    /// Operations; empty means all.
+    pub ops: Vec<Op>,
+    /// Model shapes; empty means the built-in ones. Not used where `cases` are given.
+    pub models: Vec<ModelShape>,
+    /// Cases by their numbers, instead of models over batches and contexts.
+    pub cases: Vec<CaseSpec>,
+    /// Storage formats, timed in alternation; empty means f16.
+    pub kv_formats: Vec<KvFormat>,
+    /// Tokens per block; empty means 16.
+    pub block_sizes: Vec<u32>,
+    /// Sequences; empty means what suits the adapter.
+    pub batches: Vec<u32>,
+    /// Lengths; empty means what suits the adapter.
+    pub contexts: Vec<u32>,
+    /// Queries of a sequence that decodes.
+    pub queries: u32,
+    /// Tokens at the start of every sequence that are the same in all; batches that share their blocks are then compared
+    /// with batches that do not.
+    pub shared_prefix: Option<u32>,
+    /// The variant of attention.
+    pub variant: SceneVariant,
+    /// Whether the log-sum-exp is written.
+    pub lse: bool,
+    /// Timed runs of every case; `None` means what suits the adapter.
+    pub samples: Option<u32>,
+    /// Where the lengths of a batch come from.
+    pub lengths: Lengths,
+    /// Seed of all inputs.
+    pub seed: u64,
+    /// Time for the whole run. What is left is shared among the cases that are left; a case gets fewer samples, and none
+    /// fewer than five.
+    pub time_budget: Duration,
+    /// Few, small cases: to see that everything works.
+    pub quick: bool,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        Self {
+            figures: false,
+            ops: Vec::new(),
+            models: Vec::new(),
+            cases: Vec::new(),
+            kv_formats: Vec::new(),
+            block_sizes: Vec::new(),
+            batches: Vec::new(),
+            contexts: Vec::new(),
+            queries: 1,
+            shared_prefix: None,
+            variant: SceneVariant::PLAIN,
+            lse: false,
+            samples: None,
+            lengths: Lengths::Uniform,
+            seed: 1,
+            time_budget: Duration::from_secs(100),
+            quick: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_has_no_more_queries_than_tokens() {
+        let lens = [300, 2, 0, 500];
+        assert_eq!(Op::Append.queries(&lens, 1), [0; 4]);
+        assert_eq!(Op::Decode.queries(&lens, 1), [1, 1, 0, 1]);
+        assert_eq!(Op::Decode.queries(&lens, 4), [4, 2, 0, 4]);
+        assert_eq!(Op::Prefill.queries(&lens, 4), lens);
+        assert_eq!(Op::Mixed.queries(&lens, 1), [1, 1, 0, 128]);
+        assert_eq!(Op::Mixed.queries(&[50], 1), [50]);
+        assert!(Op::Mixed.queries(&[], 1).is_empty());
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for op in Op::ALL {
+            assert_eq!(op.name().parse(), Ok(op));
+        }
+        let refused = "fill".parse::<Op>().unwrap_err().to_string();
+        assert_eq!(refused, "`fill` is no operation; choose append, decode, prefill or mixed");
+    }
+}

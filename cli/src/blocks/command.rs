@@ -1,0 +1,149 @@
+//! `paged-attention blocks`: what the size of a block costs and saves.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::bench::models::{MAX_CONTEXT, ModelShape};
+use crate::bench::report::Adapter;
+use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, render, study};
+use crate::trace::Log;
+use crate::workload::Workload;
+use clap::Args;
+use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
+use wgpu_paged_attention::testkit::Gpu;
+
+use crate::args::{AdapterArgs, models, seconds, up_to};
+use crate::bench::command::{cancel_on_ctrl_c, command_line};
+use crate::common::files::ReportArgs;
+use crate::common::output::{Progress, print};
+use crate::common::status::{Failure, Status};
+use crate::trace::args::LogArgs;
+
+/// What the help says behind the options.
+pub const HELP: &str = "\
+Utilisation and fragmentation are averages over all steps of all requests, exact; the decode time is that of one layer on a
+batch drawn from the same requests, all sizes in alternation, each compared with a reference on the CPU first.
+
+Examples:
+  paged-attention blocks                                   all built-in workloads, 1 to 256 tokens, measured here
+  paged-attention blocks --workload short-chat --no-measure
+  paged-attention blocks --trace requests.csv --block-size 8,16,24,32 --report blocks.html";
+
+/// Arguments of `blocks`.
+#[derive(Debug, Args)]
+pub struct BlocksArgs {
+    /// The adapter.
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// The requests [default: all workloads].
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Tokens per block.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_BLOCK_SIZE),
+        default_value = "1,2,4,8,16,32,64,128,256")]
+    pub block_size: Vec<u32>,
+    /// The longest sequence.
+    #[arg(long, value_name = "TOKENS", default_value_t = 4096, value_parser = up_to(MAX_CONTEXT))]
+    pub max_len: u32,
+    /// The model whose decode step is timed.
+    #[arg(long, value_name = "NAME", default_value = "llama-3-8b", value_parser = models())]
+    pub model: ModelShape,
+    /// Storage of K and V.
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    pub kv_dtype: KvFormat,
+    /// Only count: no adapter is needed, and the output is the same everywhere.
+    #[arg(long, conflicts_with_all = ["adapter", "require_gpu", "time_budget"])]
+    pub no_measure: bool,
+    /// Time for the timed runs of all workloads; never fewer than five of each.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub time_budget: Duration,
+    /// Seed of all inputs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where the study goes besides stdout.
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
+    let files = args.report.prepare()?;
+    let mut sizes = args.block_size.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let logs = args.log.read(&Workload::BUILT_IN, args.seed)?;
+    let usage = |error: BlockSizesError| Failure::new(Status::Usage, error.to_string());
+    let mut workloads: Vec<BlockSizeStudy> = Vec::new();
+    for log in &logs {
+        workloads.push(study(log, &sizes, args.max_len).map_err(usage)?);
+    }
+
+    let mut report = BlockSizesReport {
+        kind: BlockSizesReport::KIND.to_owned(),
+        schema: BlockSizesReport::SCHEMA,
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seed: args.seed,
+        max_seq_len: args.max_len,
+        model: args.model.name.to_string(),
+        kv_format: args.kv_dtype,
+        adapter: None,
+        workloads,
+        recommendation: None,
+        interrupted: false,
+    };
+    if !args.no_measure {
+        let gpu = crate::open(&args.adapter).map_err(|failure| {
+            Failure::new(failure.status, format!("{}; --no-measure does without", failure.message))
+        })?;
+        let cancel = cancel_on_ctrl_c()?;
+        measure(args, &gpu, &logs, &sizes, &mut report, &cancel)?;
+    }
+    report.recommendation = recommend(&report.workloads);
+
+    print(&render(&report))?;
+    files.tables.write_json(|| report.to_json())?;
+    files.tables.write_csv(|| report.to_csv())?;
+    files.write_page(&report)?;
+    Ok(if report.interrupted { Status::Interrupted } else { Status::Ok })
+}
+
+/// Adds decode times to all rows, as far as it is let.
+fn measure(
+    args: &BlocksArgs,
+    gpu: &Gpu,
+    logs: &[Log],
+    sizes: &[u32],
+    report: &mut BlockSizesReport,
+    cancel: &AtomicBool,
+) -> Result<(), Failure> {
+    let decode = DecodeMeasure {
+        shape: args.model.clone(),
+        kv_format: args.kv_dtype,
+        max_seq_len: args.max_len,
+        seed: args.seed,
+        time_budget: args.time_budget / logs.len().max(1) as u32,
+    };
+    let bar = Progress::new();
+    let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
+    bar.say(&format!("measuring {} block sizes on {}{software}", sizes.len(), gpu.info.name));
+    bar.start(logs.len());
+    report.adapter = Some(Adapter::of(gpu));
+    for (done, (log, study)) in logs.iter().zip(&mut report.workloads).enumerate() {
+        bar.at(done, &log.name);
+        let times = if cancel.load(Ordering::Relaxed) {
+            None
+        } else {
+            decode
+                .run(gpu, &log.requests, sizes, cancel)
+                .map_err(|error| Failure::new(Status::Failed, format!("{}: {error}", log.name)))?
+        };
+        let Some(times) = times else { continue };
+        for (row, time) in study.rows.iter_mut().zip(times) {
+            row.decode = Some(time);
+        }
+    }
+    bar.finish();
+    report.interrupted = cancel.load(Ordering::Relaxed);
+    Ok(())
+}

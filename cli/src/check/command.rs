@@ -1,0 +1,71 @@
+//! `paged-attention check`: the kernels against the oracle, in words.
+
+use std::fmt::Write;
+
+use crate::bench::report::render_banner;
+use crate::check::{self, CheckOptions, CheckReport};
+
+use crate::args::CheckArgs;
+use crate::common::output::{Progress, print};
+use crate::common::status::{Failure, Status};
+
+/// Failures that are printed in full; the JSON has all of them.
+const SHOWN: usize = 5;
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
+    let files = args.tables.prepare()?;
+    let gpu = crate::open(&args.adapter)?;
+    let options = CheckOptions { quick: args.quick, seed: args.seed };
+    let (bar, mut done) = (Progress::new(), 0);
+    let report = check::run(&gpu, &options, &mut |progress| match progress {
+        check::Progress::Started { total } => bar.start(total),
+        check::Progress::Done { label } => {
+            done += 1;
+            bar.at(done, label);
+        }
+    });
+    bar.finish();
+    print(&render(&report))?;
+    files.write_json(|| report.to_json())?;
+    files.write_csv(|| report.to_csv())?;
+    Ok(Status::of_check(&report))
+}
+
+fn render(report: &CheckReport) -> String {
+    let mut text = render_banner(&report.adapter);
+    // Writing to a string cannot fail, here and below.
+    for group in &report.groups {
+        let name = format!("{} {} {}", group.kv_dtype, group.mode, group.exchange);
+        let failed = match group.failures.len() {
+            0 => "ok".to_owned(),
+            failed => format!("{failed} WRONG"),
+        };
+        let _ =
+            write!(text, "\n{name:<28} {:>3} scenes  worst error {:.1e}  {failed}", group.scenes, group.worst_error);
+    }
+    let noticed = report.self_test.iter().filter(|planted| planted.noticed).count();
+    let _ = write!(text, "\nplanted faults noticed: {noticed} of {} ({:.1} s)", report.self_test.len(), report.seconds);
+    for planted in report.self_test.iter().filter(|planted| !planted.noticed) {
+        let _ = write!(text, "\n  the check is blind: {} in {}: {}", planted.fault, planted.kernel, planted.answer);
+    }
+    for failure in report.failures().take(SHOWN) {
+        let _ = write!(text, "\nWRONG {}: {}", failure.kernel, failure.scene);
+        let _ = write!(text, "\n  lengths {:?}\n  {}", failure.seq_lens, failure.error);
+    }
+    let failed = report.failures().count();
+    if failed > SHOWN {
+        let _ = write!(text, "\n{} more; --json has all of them", failed - SHOWN);
+    }
+    let verdict = match (report.passed(), failed) {
+        (true, _) => "passed: every form of the kernels agrees with the oracle".to_owned(),
+        (false, 0) => "FAILED: the check cannot tell right from wrong on this adapter".to_owned(),
+        (false, failed) => format!(
+            "FAILED: {failed} scenes disagree with the oracle; --seed {} shows them again, and a newer driver may be \
+             the remedy",
+            report.seed
+        ),
+    };
+    let _ = write!(text, "\n{verdict}");
+    text
+}

@@ -1,0 +1,212 @@
+//! Every form of the kernels against the f64 oracle, on one adapter.
+//!
+//! Nothing is printed: [`run`] returns a [`CheckReport`]. A check that cannot fail proves nothing, so planted faults
+//! come first, and the check has failed if one of them is taken for a right answer.
+
+pub mod command;
+mod report;
+mod scenes;
+
+use std::time::Instant;
+
+use rand::Rng;
+
+use crate::bench::report::Adapter;
+use crate::seed::rng_for;
+use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::gpu::{DeviceProfile, Exchange};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Scene, Verdict};
+
+pub use report::{CheckReport, GroupReport, PlantedFault};
+pub use scenes::{CheckScene, scenes};
+
+/// What to check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// One small scene for each form of the kernels.
+    pub quick: bool,
+    /// Seed of all inputs.
+    pub seed: u64,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { quick: false, seed: 1 }
+    }
+}
+
+/// What a check reports while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// Before the first scene.
+    Started {
+        /// Scenes to come, those with a planted fault included.
+        total: usize,
+    },
+    /// After a scene.
+    Done {
+        /// The form of the kernel, and the scene.
+        label: &'a str,
+    },
+}
+
+/// A form of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Variant {
+    format: KvFormat,
+    paged: bool,
+    exchange: Exchange,
+}
+
+impl Variant {
+    /// All forms that a device with this profile can run.
+    fn all(profile: &DeviceProfile) -> Vec<Self> {
+        let mut exchanges = vec![profile.exchange];
+        // The form that needs nothing from the device is what other devices run.
+        let fallback = profile.clone().without_subgroups().exchange;
+        if fallback != profile.exchange {
+            exchanges.push(fallback);
+        }
+        let mut all = Vec::new();
+        for exchange in exchanges {
+            for format in KvFormat::ALL {
+                all.extend([true, false].map(|paged| Self { format, paged, exchange }));
+            }
+        }
+        all
+    }
+
+    fn scenes(&self, options: &CheckOptions) -> Vec<CheckScene> {
+        scenes(options, self.format, self.paged, matches!(self.exchange, Exchange::Subgroup { .. }))
+    }
+
+    /// The faults that are planted in it: all of them, in one format. It is the same comparison that must notice them
+    /// everywhere.
+    fn faults(&self) -> Vec<Fault> {
+        let planted = self.paged && self.format == KvFormat::F16;
+        let spec = CheckScene::for_faults(self.format, self.paged).spec;
+        Fault::ALL.into_iter().filter(|fault| planted && fault.shows_in(&spec)).collect()
+    }
+
+    fn mode(&self) -> &'static str {
+        if self.paged { "paged" } else { "contiguous" }
+    }
+
+    /// The profile of a device that runs this form.
+    fn profile(&self, own: &DeviceProfile) -> DeviceProfile {
+        if self.exchange == own.exchange { own.clone() } else { own.clone().without_subgroups() }
+    }
+
+    fn label(&self) -> String {
+        format!("{} {} {}", self.format, self.mode(), self.exchange)
+    }
+}
+
+/// Runs the check; a scene that fails is in the report, and the others go on.
+///
+/// One scene after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
+/// of a check is spent, so that more threads of ours would only wait for it.
+pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<'_>)) -> CheckReport {
+    let start = Instant::now();
+    let profile = DeviceProfile::of(&gpu.device);
+    let variants = Variant::all(&profile);
+    let work: Vec<_> = variants.iter().map(|variant| (variant, variant.scenes(options), variant.faults())).collect();
+    let total = work.iter().map(|(_, scenes, faults)| scenes.len() + faults.len()).sum();
+    progress(Progress::Started { total });
+
+    let mut report = CheckReport::new(Adapter::of(gpu), options);
+    for (variant, scenes, faults) in work {
+        let mut answer = |scene: &CheckScene, fault: Option<Fault>| {
+            let answer = judge(gpu, &profile, variant, scene, options.seed, fault);
+            let planted = if fault.is_some() { ", planted fault" } else { "" };
+            progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scene.label()) });
+            answer
+        };
+        let planted = CheckScene::for_faults(variant.format, variant.paged);
+        for fault in faults {
+            report.self_test.push(PlantedFault::new(fault, variant, &answer(&planted, Some(fault))));
+        }
+        let mut group = GroupReport::new(variant);
+        for scene in &scenes {
+            group.add(scene, variant, &answer(scene, None));
+        }
+        report.groups.push(group);
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    report
+}
+
+/// The largest error, or what is wrong.
+type Answer = Result<f64, Verdict>;
+
+fn judge(
+    gpu: &Gpu,
+    profile: &DeviceProfile,
+    variant: &Variant,
+    scene: &CheckScene,
+    seed: u64,
+    fault: Option<Fault>,
+) -> Answer {
+    let mut profile = variant.profile(profile);
+    if let Some(split_tokens) = scene.split_tokens {
+        profile.split_tokens = split_tokens;
+    }
+    // By its own name, so that a scene has the same data whichever others are run.
+    let seed = rng_for(&scene.label(), seed).next_u64();
+    let scene = Scene::random(&scene.spec, seed)?;
+    scene.judge(&scene.run(gpu, &profile, fault)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::Adapter;
+    use wgpu_paged_attention::reference::Mismatch;
+
+    const QUICK: CheckOptions = CheckOptions { quick: true, seed: 1 };
+
+    fn variant() -> Variant {
+        Variant { format: KvFormat::F16, paged: true, exchange: Exchange::Workgroup { lanes: 64 } }
+    }
+
+    fn wrong() -> Answer {
+        Err(Verdict::Output(Mismatch::Value { index: 3, got: f32::NAN, want: 0.5, tolerance: 4e-6 }))
+    }
+
+    fn report() -> CheckReport {
+        let adapter = Adapter { name: "card".into(), driver: "driver".into(), ..Adapter::default() };
+        let mut report = CheckReport::new(adapter, &CheckOptions::default());
+        let variant = variant();
+        let mut group = GroupReport::new(&variant);
+        group.add(&scenes(&QUICK, KvFormat::F16, true, true)[0], &variant, &Ok(1e-7));
+        report.groups.push(group);
+        report.self_test.push(PlantedFault::new(Fault::StrayBlock, &variant, &wrong()));
+        report
+    }
+
+    #[test]
+    fn a_mismatch_fails_the_check_and_survives_json() {
+        let mut report = report();
+        assert!(report.passed());
+        report.groups[0].add(&scenes(&QUICK, KvFormat::F32, true, true)[0], &variant(), &wrong());
+        let failure = &report.groups[0].failures[0];
+        assert_eq!((failure.index, failure.got, failure.want), (Some(3), None, Some(0.5)));
+        assert_eq!((report.groups[0].scenes, report.groups[0].worst_error), (2, 1e-7));
+        assert!(!report.passed());
+        assert_eq!(serde_json::from_str::<CheckReport>(&report.to_json().unwrap()).unwrap(), report);
+    }
+
+    #[test]
+    fn a_blind_check_fails() {
+        let mut blind = report();
+        for unnoticed in [Ok(0.0), Err(Verdict::Lost)] {
+            blind.self_test = vec![PlantedFault::new(Fault::StrayBlock, &variant(), &unnoticed)];
+            assert!(!blind.passed(), "{unnoticed:?}");
+        }
+        blind.self_test.clear();
+        assert!(!blind.passed(), "nothing planted, nothing proved");
+        let mut empty = report();
+        empty.groups.clear();
+        assert!(!empty.passed(), "nothing checked, nothing proved");
+    }
+}

@@ -1,0 +1,68 @@
+//! One number of a report, and how sure it is.
+
+/// A value and the interval in which it is with a certainty of 95 %.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Band {
+    /// The value.
+    pub value: f64,
+    /// No less than this.
+    pub low: f64,
+    /// No more than this.
+    pub high: f64,
+}
+
+impl Band {
+    /// The band, wider by a share of the value on each side.
+    pub(super) fn widened(self, share: f64) -> Self {
+        Self { low: self.low - share * self.value, high: self.high + share * self.value, ..self }
+    }
+}
+
+/// Which of two values is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// A time: the smaller.
+    Faster,
+    /// Something per time: the larger.
+    Rate,
+    /// A cost: the smaller.
+    Less,
+    /// A yield: the larger.
+    More,
+    /// Neither; it is a description.
+    Neither,
+}
+
+/// One number of a report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measure {
+    /// What it was measured on; unique within the report.
+    pub case: String,
+    /// Its unit, or nothing.
+    pub unit: &'static str,
+    /// Which way is better.
+    pub better: Better,
+    /// The number, or why there is none.
+    pub outcome: Result<Band, Missing>,
+    /// Only numbers with the same are comparable: the clock.
+    pub clock: &'static str,
+}
+
+/// Why a case has no number to compare.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Missing {
+    /// It was wrong, or could not be measured.
+    Failed(String),
+    /// It has a median, but too few samples to say how sure that is.
+    FewSamples(f64, usize),
+}
+
+impl Measure {
+    pub(super) fn value(&self) -> Option<f64> {
+        match &self.outcome {
+            Ok(band) => Some(band.value),
+            Err(Missing::FewSamples(value, _)) => Some(*value),
+            Err(Missing::Failed(_)) => None,
+        }
+    }
+}

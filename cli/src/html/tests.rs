@@ -1,0 +1,67 @@
+use super::*;
+use crate::html::plot::{Axis, Series};
+
+fn page() -> Page {
+    let plot = Plot {
+        id: "one".into(),
+        title: "One".into(),
+        x: Axis::linear("x"),
+        y: Axis::linear("y"),
+        series: vec![Series { name: "line".into(), points: vec![(0.0, 1.0), (1.0, 2.0)] }],
+        levels: Vec::new(),
+    };
+    let mut table = Table::new("two", "Two", &["what", "number"], 1);
+    table.rows.push(vec!["<b>".into(), "1".into()]);
+    Page {
+        title: "A & B".into(),
+        notices: vec!["careful".into()],
+        facts: vec![("Seed".into(), "7".into())],
+        command: "paged-attention bench --trace 'a<b'".into(),
+        sections: vec![Section {
+            heading: "Section".into(),
+            text: String::new(),
+            plots: vec![plot],
+            tables: vec![table],
+        }],
+    }
+}
+
+#[test]
+fn a_page_is_one_document_with_everything_escaped() {
+    let html = page().to_html().unwrap();
+    assert!(html.trim_start().starts_with("<!DOCTYPE html>"), "{html}");
+    for part in [
+        "<html lang=\"en\">",
+        "name=\"viewport\" content=\"width=device-width, initial-scale=1\"",
+        "prefers-color-scheme: dark",
+        "<title>A &#38; B</title>",
+        "<svg id=\"one\"",
+        "<table id=\"one-data\">",
+        "<table id=\"two\">",
+        "<caption id=\"two-caption\">Two</caption>",
+        "<th scope=\"col\" class=\"number\">number</th>",
+        "<th scope=\"row\" class=\"word\">&#60;b&#62;</th>",
+        "a&#60;b",
+        "careful",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    for outside in ["http", "src=", "<script", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside}: {html}");
+    }
+    assert_eq!(page().to_html().unwrap(), html, "the same bytes");
+}
+
+#[test]
+fn an_id_occurs_once() {
+    let mut twice = page();
+    twice.sections.push(twice.sections[0].clone());
+    assert!(matches!(twice.to_html(), Err(PageError::DuplicateId { id }) if id == "one"));
+}
+
+#[test]
+fn plots_are_files_by_their_ids() {
+    let svgs = page().to_svgs().unwrap();
+    assert_eq!(svgs.len(), 1);
+    assert!(svgs[0].0 == "one" && svgs[0].1.starts_with("<svg id=\"one\""));
+}

@@ -1,0 +1,130 @@
+//! Models: what their K and V look like, by name or from a `config.json` as Hugging Face publishes them.
+
+pub mod args;
+mod error;
+mod families;
+mod fields;
+mod hub;
+mod weights;
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::ModelError;
+
+use crate::bench::models::ModelShape;
+use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::layout::UNIT_BYTES;
+
+/// What a cache has to know of a model, and how large the rest of it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// The name in options and reports.
+    pub name: Cow<'static, str>,
+    /// Layers that keep K and V.
+    pub num_layers: u32,
+    /// Query heads, a multiple of `num_kv_heads`.
+    pub num_q_heads: u32,
+    /// Key and value heads.
+    pub num_kv_heads: u32,
+    /// Elements in one head's row.
+    pub head_dim: u32,
+    /// The longest context that the model was made for, in tokens; stretching it by other rotations is not counted.
+    pub max_seq_len: u32,
+    /// Layers whose queries see the last `window` keys only; the others see all of them.
+    pub windowed_layers: u32,
+    /// Keys that a query of those layers sees, its own included.
+    pub window: Option<u32>,
+    /// Weights of the language model, all experts included, if known.
+    pub num_weights: Option<u64>,
+}
+
+impl Model {
+    /// The models known by name, with the numbers of their published configurations. `llama-13b` is the shape of both
+    /// LLaMA-13B and Llama-2-13B, with the context of the second; `mistral-7b` is the first version, the one with a
+    /// window; `phi-3-mini` is the one for 4k tokens.
+    pub const BUILT_IN: [Self; 10] = [
+        Self::built_in("llama-13b", 40, [40, 40, 128], 4096, 13_015_864_320),
+        Self::built_in("llama-2-7b", 32, [32, 32, 128], 4096, 6_738_415_616),
+        Self::built_in("llama-3-8b", 32, [32, 8, 128], 8192, 8_030_261_248),
+        Self::built_in("llama-3-70b", 80, [64, 8, 128], 8192, 70_553_706_496),
+        Self::built_in("mistral-7b", 32, [32, 8, 128], 32_768, 7_241_732_096).windowed(32, 4096),
+        Self::built_in("qwen2-7b", 28, [28, 4, 128], 32_768, 7_615_616_512),
+        Self::built_in("qwen3-8b", 36, [32, 8, 128], 40_960, 8_190_735_360),
+        Self::built_in("gemma-2-9b", 42, [16, 8, 256], 8192, 9_241_705_984).windowed(21, 4096),
+        Self::built_in("gemma-3-270m", 18, [4, 1, 256], 32_768, 268_098_176).windowed(15, 512),
+        Self::built_in("phi-3-mini", 32, [32, 32, 96], 4096, 3_821_079_552).windowed(32, 2047),
+    ];
+
+    const fn built_in(
+        name: &'static str,
+        num_layers: u32,
+        [num_q_heads, num_kv_heads, head_dim]: [u32; 3],
+        max_seq_len: u32,
+        num_weights: u64,
+    ) -> Self {
+        Self {
+            name: Cow::Borrowed(name),
+            num_layers,
+            num_q_heads,
+            num_kv_heads,
+            head_dim,
+            max_seq_len,
+            windowed_layers: 0,
+            window: None,
+            num_weights: Some(num_weights),
+        }
+    }
+
+    const fn windowed(mut self, layers: u32, window: u32) -> Self {
+        self.windowed_layers = layers;
+        self.window = Some(window);
+        self
+    }
+
+    /// The built-in model of this name.
+    ///
+    /// # Errors
+    /// [`ModelError::UnknownModel`], which lists the names.
+    pub fn by_name(name: &str) -> Result<Self, ModelError> {
+        Self::BUILT_IN.into_iter().find(|model| model.name == name).ok_or_else(|| ModelError::UnknownModel {
+            given: name.chars().take(80).collect(),
+            known: Self::BUILT_IN.map(|model| model.name).join(", "),
+        })
+    }
+
+    /// The model that a `config.json` of Hugging Face describes, named after its folder.
+    ///
+    /// # Errors
+    /// A [`ModelError`] that names the file, the field and its value.
+    pub fn from_config(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        hub::read(path.as_ref())
+    }
+
+    /// Bytes that one token takes in K and V of all layers; saturates.
+    #[cfg(test)]
+    pub fn kv_bytes_per_token(&self, format: KvFormat) -> u64 {
+        let row_bytes = 2 * UNIT_BYTES * u64::from(format.row_units(self.head_dim));
+        u64::from(self.num_layers).saturating_mul(self.num_kv_heads.into()).saturating_mul(row_bytes)
+    }
+
+    /// A cache for the model with sequences as long as its context; the size of the pool is still to be set.
+    pub fn cache_config(&self) -> CacheConfig {
+        CacheConfig::new(self.num_layers, self.num_kv_heads, self.head_dim).with_max_seq_len(self.max_seq_len)
+    }
+
+    /// The attention of one of its layers.
+    pub fn shape(&self) -> ModelShape {
+        ModelShape {
+            name: self.name.clone(),
+            num_q_heads: self.num_q_heads,
+            num_kv_heads: self.num_kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! What the limits of a device make of a pool.
+
+use serde::{Deserialize, Serialize};
+
+use wgpu_paged_attention::blocks::BlockId;
+use wgpu_paged_attention::config::MAX_SLOTS;
+use wgpu_paged_attention::gpu::recommended_limits;
+use wgpu_paged_attention::layout::KvLayout;
+
+/// The limits that decide how K and V are cut into buffers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceLimits {
+    /// Name of the device.
+    pub name: String,
+    /// Whether it is a program on the CPU.
+    pub software: bool,
+    /// The largest storage binding, in bytes.
+    pub binding_bytes: u64,
+    /// The largest buffer, in bytes.
+    pub buffer_bytes: u64,
+}
+
+impl DeviceLimits {
+    /// What every WebGPU device has at least.
+    pub fn webgpu_defaults() -> Self {
+        Self::with("WebGPU's default limits".to_owned(), false, &wgpu::Limits::default())
+    }
+
+    /// What a device of this adapter gets.
+    pub fn of(adapter: &wgpu::Adapter) -> Self {
+        let info = adapter.get_info();
+        Self::with(info.name, info.device_type == wgpu::DeviceType::Cpu, &recommended_limits(adapter))
+    }
+
+    fn with(name: String, software: bool, limits: &wgpu::Limits) -> Self {
+        Self {
+            name,
+            software,
+            binding_bytes: limits.max_storage_buffer_binding_size,
+            buffer_bytes: limits.max_buffer_size,
+        }
+    }
+}
+
+/// How the pool lies on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitRecord {
+    /// The device.
+    pub device: DeviceLimits,
+    /// Pieces of a layer's K, and of its V; `None` if not even one KV head fits a binding.
+    pub segments: Option<u32>,
+    /// KV heads in a piece.
+    pub heads_per_segment: Option<u32>,
+    /// Bytes of a piece.
+    pub segment_bytes: Option<u64>,
+    /// The most blocks of any pool, one KV head in a piece.
+    pub max_blocks: u64,
+    /// Bytes of that pool.
+    pub max_pool_bytes: u64,
+}
+
+impl LimitRecord {
+    pub(super) fn of(device: DeviceLimits, layout: &KvLayout) -> Self {
+        let most = device.binding_bytes.min(device.buffer_bytes);
+        let segments = layout.segments(most).ok();
+        let max_blocks = layout
+            .max_blocks_within(most)
+            .min(u64::from(BlockId::MAX.get()) + 1)
+            .min(MAX_SLOTS / u64::from(layout.block_size()));
+        Self {
+            device,
+            segments: segments.map(|segments| segments.count),
+            heads_per_segment: segments.map(|segments| segments.heads_per_segment),
+            segment_bytes: segments.map(|segments| segments.bytes),
+            max_blocks,
+            max_pool_bytes: max_blocks.saturating_mul(layout.block_bytes()),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What a cache takes: bytes, what paging saves, what fits into a budget and what a device allows, without running
+//! anything.
+//!
+//! All sizes come from [`CacheConfig`] and [`KvLayout`], as the cache itself gets them.
+
+mod byte_size;
+pub mod command;
+mod limits;
+mod scenario;
+mod text;
+mod window;
+
+use serde::{Deserialize, Serialize};
+
+pub use byte_size::ByteSize;
+pub use limits::{DeviceLimits, LimitRecord};
+pub use scenario::Scenario;
+pub use text::{render, render_devices};
+pub use window::WindowRecord;
+
+use crate::bench::lens::LengthList;
+use crate::models::Model;
+use crate::report;
+use crate::trace::Log;
+use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::error::ConfigError;
+use wgpu_paged_attention::layout::KvLayout;
+
+/// Version of the report's form.
+pub const SCHEMA: u32 = 1;
+/// What tells the report from those of other commands.
+pub const KIND: &str = "plan";
+
+/// Bytes of an entry of the block table.
+const ENTRY_BYTES: u64 = size_of::<u32>() as u64;
+/// Bytes of an entry where a table holds addresses.
+const ADDRESS_BYTES: u64 = size_of::<u64>() as u64;
+
+/// What to plan for.
+#[derive(Clone, Debug)]
+pub struct SizingOptions {
+    /// The model.
+    pub model: Model,
+    /// Storage of K and V.
+    pub kv_format: KvFormat,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The longest sequence, in tokens: what a contiguous cache reserves for each.
+    pub max_seq_len: u32,
+    /// Bytes for K and V.
+    pub budget_bytes: u64,
+    /// Lengths to compare for; empty means those of the published table, as far as `max_seq_len` lets them.
+    pub lens: Vec<LengthList>,
+    /// Logs whose requests to compare for as well.
+    pub logs: Vec<Log>,
+    /// Devices besides one with WebGPU's default limits.
+    pub devices: Vec<DeviceLimits>,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SizingError {
+    /// The cache itself is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A length to compare for is longer than a sequence may be.
+    #[error("a sequence of {tokens} tokens is longer than the {max_seq_len} that a sequence may have; raise that")]
+    TooLong {
+        /// Its tokens.
+        tokens: u32,
+        /// The limit.
+        max_seq_len: u32,
+    },
+}
+
+/// A whole plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SizingReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// [`KIND`].
+    pub kind: String,
+    /// The command line that gives it again.
+    pub command: String,
+    /// Version of this crate.
+    pub version: String,
+    /// The model.
+    pub model: Model,
+    /// Storage of K and V.
+    pub kv_format: KvFormat,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The longest sequence, in tokens.
+    pub max_seq_len: u32,
+    /// Bytes for K and V.
+    pub budget_bytes: u64,
+    /// What things take.
+    pub bytes: Bytes,
+    /// Blocks that the budget pays for.
+    pub num_blocks: u32,
+    /// Contiguous against paged.
+    pub scenarios: Vec<Scenario>,
+    /// Page tables.
+    pub tables: Tables,
+    /// What sliding windows save, if the model has any.
+    pub window: Option<WindowRecord>,
+    /// What devices make of the pool: WebGPU's default limits first.
+    pub limits: Vec<LimitRecord>,
+}
+
+impl SizingReport {
+    /// The plan as indented JSON.
+    ///
+    /// # Errors
+    /// If a number is not finite.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        report::to_json(self)
+    }
+
+    /// The comparison as CSV with a header, exact.
+    ///
+    /// # Errors
+    /// None that is known of: every row is flat.
+    pub fn to_csv(&self) -> Result<String, csv::Error> {
+        report::to_csv(self.scenarios.iter().map(scenario::CsvRow::of))
+    }
+}
+
+/// Exact bytes, K and V together unless they say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// One token in one layer.
+    pub token_in_layer: u64,
+    /// One token in all layers.
+    pub token: u64,
+    /// One block in all layers.
+    pub block: u64,
+    /// K of the longest sequence in one layer.
+    pub sequence_k_in_layer: u64,
+    /// V of the longest sequence in one layer.
+    pub sequence_v_in_layer: u64,
+    /// The longest sequence in all layers: what a contiguous cache reserves.
+    pub sequence: u64,
+}
+
+/// Page tables of the longest sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tables {
+    /// Entries: one for each block.
+    pub entries: u32,
+    /// The one table of this cache, in bytes.
+    pub bytes: u64,
+    /// One table of addresses for each layer, KV head, and K or V, as the published figures count them: how many.
+    pub per_head_tables: u64,
+    /// Bytes of each of these.
+    pub per_head_table_bytes: u64,
+    /// Bytes of all of these.
+    pub per_head_bytes: u64,
+}
+
+/// Works out a plan. `command` is the command line to keep with it.
+///
+/// # Errors
+/// [`SizingError`] names the value and the limit.
+pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, SizingError> {
+    let SizingOptions { model, kv_format, block_size, max_seq_len, budget_bytes, .. } = options;
+    let config = CacheConfig::new(model.num_layers, model.num_kv_heads, model.head_dim)
+        .with_kv_format(*kv_format)
+        .with_block_size(*block_size)
+        .with_max_seq_len(*max_seq_len)
+        // Tables of several sequences are of no matter here.
+        .with_max_sequences(1)
+        .with_memory_budget_bytes(*budget_bytes);
+    let paged = config.layout()?;
+    // One sequence in a contiguous cache, whatever the budget.
+    let contiguous = CacheConfig { memory_budget_bytes: None, ..config.clone() }
+        .with_paged(false)
+        .with_num_blocks(paged.max_blocks_per_seq())
+        .layout()?;
+    let scenarios = scenario::all(options, &paged, &contiguous)?;
+    let bytes = Bytes {
+        token_in_layer: paged.bytes_per_token() / u64::from(paged.num_layers()),
+        token: paged.bytes_per_token(),
+        block: paged.block_bytes(),
+        sequence_k_in_layer: contiguous.k_segment_bytes(contiguous.num_kv_heads()),
+        sequence_v_in_layer: contiguous.v_segment_bytes(contiguous.num_kv_heads()),
+        sequence: contiguous.block_bytes(),
+    };
+    let devices = std::iter::once(DeviceLimits::webgpu_defaults()).chain(options.devices.iter().cloned());
+    Ok(SizingReport {
+        schema: SCHEMA,
+        kind: KIND.to_owned(),
+        command,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        model: model.clone(),
+        kv_format: *kv_format,
+        block_size: *block_size,
+        max_seq_len: *max_seq_len,
+        budget_bytes: *budget_bytes,
+        bytes,
+        num_blocks: paged.num_blocks(),
+        scenarios,
+        tables: Tables::of(&paged),
+        window: WindowRecord::of(model, &config)?,
+        limits: devices.map(|device| LimitRecord::of(device, &paged)).collect(),
+    })
+}
+
+impl Tables {
+    fn of(layout: &KvLayout) -> Self {
+        let entries = layout.max_blocks_per_seq();
+        let per_head_tables = 2 * u64::from(layout.num_layers()) * u64::from(layout.num_kv_heads());
+        let per_head_table_bytes = u64::from(entries) * ADDRESS_BYTES;
+        Self {
+            entries,
+            bytes: u64::from(entries) * ENTRY_BYTES,
+            per_head_tables,
+            per_head_table_bytes,
+            // At most 2^33 tables of 2^33 bytes.
+            per_head_bytes: per_head_tables.saturating_mul(per_head_table_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! `paged-attention replay`: a request log, served by a contiguous and by a paged cache.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::models::Model;
+use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
+use crate::replay::{
+    Clock, ExecuteOptions, Executor, LogRecord, ReplayReport, ServeError, ServeOptions, ServeRecord, StepClock,
+    StepObserver, render, serve, with_layers,
+};
+use crate::workload::Workload;
+use clap::{Args, ValueEnum};
+use wgpu_paged_attention::config::MAX_SEQ_LEN;
+use wgpu_paged_attention::testkit::Gpu;
+
+use crate::args::{AdapterArgs, up_to};
+use crate::bench::command::{cancel_on_ctrl_c, command_line};
+use crate::common::files::{OutputFile, ReportArgs};
+use crate::common::output::{Progress, print};
+use crate::common::status::{Failure, Status};
+use crate::models::args::CacheArgs;
+use crate::trace::args::LogArgs;
+
+/// Examples, below the options.
+pub const HELP: &str = "\
+Requests come when the log says so; each step takes a token of every sequence that decodes and chunks of new prompts. The
+block manager is the real one, the time is that of the clock: every step as long as any other, or as long as it would take
+by measurements on the adapter. Only --execute computes anything.
+
+Examples:
+  paged-attention replay                                       20,000 requests as of azure-conv, LLaMA-13B in 26 GB
+  paged-attention replay --trace requests.csv.gz --model llama-3-8b --budget 16GiB --max-len 8192
+  paged-attention replay --trace requests.csv --clock calibrated --save-calibration here.json
+  paged-attention replay --workload sharegpt --requests 200 --execute --budget 2GB
+  paged-attention replay --json replay.json --csv replay.csv --report replay.html";
+
+/// What is served where nothing was asked for.
+const DEFAULT_WORKLOAD: &str = "azure-conv";
+/// Time for the timed runs of a calibration.
+const CALIBRATION_TIME: Duration = Duration::from_secs(10);
+
+/// How time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockKind {
+    /// Every step takes --step-ms.
+    Step,
+    /// By measurements on the adapter.
+    Calibrated,
+}
+
+/// One of the two caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// Every sequence reserves --max-len tokens.
+    Contiguous,
+    /// Every sequence takes blocks as it grows.
+    Paged,
+}
+
+/// Arguments of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The adapter of --clock calibrated and --execute.
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// The requests.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The cache.
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    /// The most requests at a time.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = up_to(65_535))]
+    pub max_sequences: u32,
+    /// The most tokens of one step: those that decode, and chunks of prompts.
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048, value_parser = up_to(MAX_SEQ_LEN))]
+    pub step_tokens: u32,
+    /// Compute prompts anew even where the log tells that they begin like others.
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+    /// Serve with one of the two caches alone [default: both].
+    #[arg(long, value_name = "CACHE")]
+    pub only: Option<Side>,
+    /// How time passes.
+    #[arg(long, value_name = "CLOCK", default_value = "step")]
+    pub clock: ClockKind,
+    /// Milliseconds of every step, with --clock step.
+    #[arg(long, value_name = "MS", default_value = "25", value_parser = step_ms)]
+    pub step_ms: f64,
+    /// Take the measurements of --clock calibrated from a file of --save-calibration, of another device for instance.
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Write the measurements of --clock calibrated to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "calibration")]
+    pub save_calibration: Option<PathBuf>,
+    /// With --clock calibrated, leave out the time of all but append and attention, which is not measured but bounded by
+    /// the adapter's ceilings.
+    #[arg(long)]
+    pub attention_only: bool,
+    /// Run the first steps through the kernels, in a few layers, and compare rows of them with the reference.
+    #[arg(long)]
+    pub execute: bool,
+    /// Layers that are run.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1024), requires = "execute")]
+    pub execute_layers: u32,
+    /// Steps that are run.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = up_to(1 << 24), requires = "execute")]
+    pub execute_steps: u32,
+    /// Seed of what is drawn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Files.
+    #[command(flatten)]
+    pub report: ReportArgs,
+}
+
+fn step_ms(text: &str) -> Result<f64, String> {
+    let ms = text.parse().ok().filter(|ms: &f64| (1e-3..=1e6).contains(ms));
+    ms.ok_or_else(|| "give milliseconds from 0.001 to 1000000".to_owned())
+}
+
+/// Runs the command.
+pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
+    let files = args.report.prepare()?;
+    let saved = OutputFile::prepare("--save-calibration", args.save_calibration.as_deref())?;
+    files.apart_from(&saved)?;
+    let calibrated = args.clock == ClockKind::Calibrated || args.calibration.is_some();
+    check_needs(args, calibrated)?;
+    let model = args.cache.model()?;
+    let options = options(args, &model);
+    let usage = |error: &dyn std::error::Error| Failure::new(Status::Usage, error.to_string());
+    let layout = options.cache.layout().map_err(|error| usage(&error))?;
+    let default = Workload::by_name(DEFAULT_WORKLOAD).map_err(|error| usage(&error))?;
+    let logs = args.log.read(&[default], args.seed)?;
+    let [log] = &logs[..] else {
+        return Err(Failure::new(Status::Usage, "--workload: give one name; one log is served at a time"));
+    };
+
+    let measures = calibrated && args.calibration.is_none();
+    let gpu = if measures || args.execute { Some(crate::open(&args.adapter)?) } else { None };
+    let cancel = cancel_on_ctrl_c()?;
+    let bar = Progress::new();
+    let clock: Box<dyn Clock> = if calibrated {
+        let calibration = match (&args.calibration, &gpu) {
+            (None, Some(gpu)) => measure(args, gpu, &model, &cancel, &bar)?,
+            (path, _) => read(args, &model, path.as_deref())?,
+        };
+        if let Some(file) = saved {
+            file.write(&calibration.to_json().map_err(|error| Failure::new(Status::Failed, error.to_string()))?)?;
+        }
+        Box::new(CalibratedClock::new(calibration, layers(args, &model)?))
+    } else {
+        Box::new(StepClock { step_s: args.step_ms / 1e3 })
+    };
+    // With fewer layers and as many blocks the steps are the same.
+    let mut executed = options.clone();
+    let mut executor = None;
+    if let Some(gpu) = gpu.as_ref().filter(|_| args.execute) {
+        executed.cache =
+            with_layers(&options.cache, args.execute_layers.min(model.num_layers)).map_err(|error| usage(&error))?;
+        let device = executor.insert(prepare(args, gpu, &model, &executed)?);
+        executed.schedule = device.schedule();
+    }
+
+    let mut report = ReplayReport {
+        kind: ReplayReport::KIND.to_owned(),
+        schema: ReplayReport::SCHEMA,
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seed: args.seed,
+        log: LogRecord::of(log),
+        model: model.name.to_string(),
+        cache: options.cache.clone(),
+        bytes_per_token: layout.bytes_per_token(),
+        step_tokens: args.step_tokens,
+        clock: clock.describe(),
+        contiguous: None,
+        paged: None,
+        executed: None,
+        interrupted: false,
+    };
+    bar.start(log.requests.len());
+    let side = |paged: bool, observer: Option<&mut dyn StepObserver>| -> Result<Option<ServeRecord>, Failure> {
+        let wanted = args.only.is_none_or(|only| (only == Side::Paged) == paged);
+        if !wanted || cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let label = if paged { "paged" } else { "contiguous" };
+        let mut progress = |done| bar.at(done, label);
+        let options = if paged { &executed } else { &options };
+        serve(log, options, paged, &*clock, observer, &mut progress, &cancel).map(Some).map_err(|error| match error {
+            ServeError::Config(error) if !paged => Failure::new(
+                Status::Usage,
+                format!("the contiguous cache is impossible: {error}, or give --only paged"),
+            ),
+            error => usage(&error),
+        })
+    };
+    report.contiguous = side(false, None)?;
+    report.paged = side(true, executor.as_mut().map(|executor| executor as &mut dyn StepObserver))?;
+    report.executed = executor.map(|executor| executor.record().clone());
+    report.interrupted = cancel.load(Ordering::Relaxed);
+    bar.finish();
+
+    print(&render(&report))?;
+    files.tables.write_json(|| report.to_json())?;
+    files.tables.write_csv(|| report.to_csv())?;
+    files.write_page(&report)?;
+    Ok(match &report.executed {
+        _ if report.interrupted => Status::Interrupted,
+        Some(executed) if executed.wrong_rows > 0 => Status::Failed,
+        _ => Status::Ok,
+    })
+}
+
+/// Refuses options that would do nothing, for what they are about is not asked for.
+fn check_needs(args: &ReplayArgs, calibrated: bool) -> Result<(), Failure> {
+    let needs = [
+        (args.save_calibration.is_some() && !calibrated, "--save-calibration needs --clock calibrated"),
+        (args.attention_only && !calibrated, "--attention-only needs --clock calibrated"),
+        (
+            args.execute && args.only == Some(Side::Contiguous),
+            "--execute runs the steps of the paged cache; leave out --only contiguous",
+        ),
+    ];
+    match needs.into_iter().find(|(is_lacking, _)| *is_lacking) {
+        Some((_, why)) => Err(Failure::new(Status::Usage, why)),
+        None => Ok(()),
+    }
+}
+
+fn options(args: &ReplayArgs, model: &Model) -> ServeOptions {
+    let cache = args.cache.cache(model).with_max_sequences(args.max_sequences);
+    let mut windows = Vec::new();
+    if model.windowed_layers > 0 {
+        windows.push(model.window);
+        if model.windowed_layers < model.num_layers {
+            windows.push(None);
+        }
+    }
+    ServeOptions {
+        windows,
+        step_tokens: args.step_tokens,
+        prefix_cache: !args.no_prefix_cache,
+        ..ServeOptions::new(cache)
+    }
+}
+
+fn layers(args: &ReplayArgs, model: &Model) -> Result<Layers, Failure> {
+    Layers::of(model, args.attention_only).ok_or_else(|| {
+        let why = format!("the weights of {} cannot be counted from its config; give --attention-only", model.name);
+        Failure::new(Status::Usage, why)
+    })
+}
+
+fn measure(
+    args: &ReplayArgs,
+    gpu: &Gpu,
+    model: &Model,
+    cancel: &AtomicBool,
+    bar: &Progress,
+) -> Result<Calibration, Failure> {
+    let options = CalibrateOptions {
+        shape: model.shape(),
+        kv_format: args.cache.kv_dtype,
+        block_size: args.cache.block_size,
+        seed: args.seed,
+        time_budget: CALIBRATION_TIME,
+    };
+    let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
+    bar.say(&format!("calibrating on {}{software}", gpu.info.name));
+    let mut started = false;
+    let calibration = calibrate(gpu, &options, cancel, &mut |progress| {
+        if !std::mem::replace(&mut started, true) {
+            bar.start(progress.total);
+        }
+        bar.at(progress.done, progress.label);
+    });
+    calibration.map_err(|error| match error {
+        CalibrateError::Cancelled => Failure::new(Status::Interrupted, error.to_string()),
+        error => Failure::new(Status::Failed, error.to_string()),
+    })
+}
+
+fn read(args: &ReplayArgs, model: &Model, path: Option<&Path>) -> Result<Calibration, Failure> {
+    let usage = |error| Failure::new(Status::Usage, format!("--calibration {error}"));
+    let calibration = Calibration::read(path.unwrap_or(Path::new(""))).map_err(usage)?;
+    calibration.check_fits(&model.shape(), args.cache.kv_dtype, args.cache.block_size).map_err(usage)?;
+    Ok(calibration)
+}
+
+fn prepare(args: &ReplayArgs, gpu: &Gpu, model: &Model, options: &ServeOptions) -> Result<Executor, Failure> {
+    let execute = ExecuteOptions {
+        window: model.window.filter(|_| model.windowed_layers == model.num_layers),
+        steps: args.execute_steps.into(),
+        seed: args.seed,
+        ..ExecuteOptions::new(model.shape())
+    };
+    Executor::new(gpu, &options.cache, execute).map_err(|error| Failure::new(Status::Failed, error.to_string()))
+}

@@ -1,0 +1,253 @@
+//! A calibration: what was measured, what was fitted to it, and how far the fit is off.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::coefficients::{Coefficients, Part};
+use super::error::CalibrationError;
+use crate::bench::models::ModelShape;
+use crate::bench::report::{Adapter, Ceilings};
+use crate::replay::StepWork;
+use wgpu_paged_attention::config::KvFormat;
+
+/// Version of the JSON's form.
+pub const SCHEMA: u32 = 1;
+/// What the field `kind` of the JSON says.
+const KIND: &str = "calibration";
+/// The largest file that is read; one of this program has some kilobytes.
+const MAX_BYTES: u64 = 16 << 20;
+/// Relative difference up to which a number in a file follows from others: they went through decimals.
+const ROUNDING: f64 = 1e-6;
+
+/// What was calibrated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// The device.
+    pub adapter: Adapter,
+    /// Name of the model's shape.
+    pub model: String,
+    /// Query heads.
+    pub num_q_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Storage of K and V.
+    pub kv_format: KvFormat,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// What the device does at best.
+    pub ceilings: Ceilings,
+    /// Microseconds of submitting a step and waiting for it, whatever it computes; 0 where a clock of the device times the
+    /// kernels alone.
+    pub submit_us: f64,
+}
+
+/// A step that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Operation and lengths, such as `decode 128x8`.
+    pub what: String,
+    /// The part of a layer that was timed.
+    pub part: Part,
+    /// What it computed.
+    pub work: StepWork,
+    /// Median over the rounds, per layer.
+    pub measured_us: f64,
+    /// What the coefficients make of it.
+    pub predicted_us: f64,
+    /// Kept out of the fit, to judge it.
+    pub held_out: bool,
+}
+
+/// A device, calibrated for a model's shape, a format and a block size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `calibration`.
+    pub kind: String,
+    /// What was calibrated.
+    pub setup: Setup,
+    /// The fit.
+    pub coefficients: Coefficients,
+    /// All that was measured.
+    pub points: Vec<Point>,
+    /// Mean relative error of the points held out; 0.1 is 10 %.
+    pub fit_error_mean: f64,
+    /// The largest of them.
+    pub fit_error_max: f64,
+}
+
+/// The fields that tell a file of another kind or version.
+#[derive(Deserialize)]
+struct Header {
+    schema: Option<u64>,
+    kind: Option<String>,
+}
+
+impl Calibration {
+    /// Fits the model to the points that are not held out, and judges it by those that are. Predictions of the points given
+    /// are replaced.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Number`] for a time that is not positive and finite, [`CalibrationError::TooFewPoints`].
+    pub fn fitted(setup: Setup, points: Vec<Point>) -> Result<Self, CalibrationError> {
+        if let Some(point) = points.iter().find(|point| !(point.measured_us.is_finite() && point.measured_us > 0.0)) {
+            let (field, value) = (point.what.clone(), point.measured_us.to_string());
+            return Err(CalibrationError::Number { field, value });
+        }
+        let used = points.iter().filter(|point| !point.held_out);
+        let (given, all) = (used.clone().count(), points.len());
+        let too_few = CalibrationError::TooFewPoints { given, held_out: all - given };
+        let fit = Coefficients::fitted(used.map(|point| (point.part, &point.work, point.measured_us)));
+        let (Some(coefficients), true) = (fit, given < all) else { return Err(too_few) };
+        let mut calibration = Self {
+            schema: SCHEMA,
+            kind: KIND.to_owned(),
+            setup,
+            coefficients,
+            points,
+            fit_error_mean: 0.0,
+            fit_error_max: 0.0,
+        };
+        calibration.judge();
+        Ok(calibration)
+    }
+
+    /// Predicts every point by the coefficients as they are, and works out the errors of those that are held out.
+    pub fn judge(&mut self) {
+        for point in &mut self.points {
+            point.predicted_us = self.coefficients.layer_us(point.part, &point.work);
+        }
+        let held_out = self.points.iter().filter(|point| point.held_out);
+        let errors: Vec<f64> = held_out.map(|point| (point.predicted_us / point.measured_us - 1.0).abs()).collect();
+        self.fit_error_mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+        self.fit_error_max = errors.iter().copied().fold(0.0, f64::max);
+    }
+
+    /// Points that were used for the fit.
+    pub fn fit_points(&self) -> usize {
+        self.points.iter().filter(|point| !point.held_out).count()
+    }
+
+    /// Reads a calibration from a file.
+    ///
+    /// # Errors
+    /// [`CalibrationError`]: a file that is damaged, foreign, or not consistent in itself.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, CalibrationError> {
+        let file = path.as_ref().display().to_string();
+        let mut text = String::new();
+        let read = File::open(path).and_then(|input| input.take(MAX_BYTES + 1).read_to_string(&mut text));
+        let bytes = read.map_err(|source| CalibrationError::Io { file: file.clone(), source })? as u64;
+        if bytes > MAX_BYTES {
+            return Err(CalibrationError::TooLarge { file, bytes, limit: MAX_BYTES });
+        }
+        Self::from_json(&text, &file)
+    }
+
+    /// Reads a calibration from JSON; `file` stands for it in errors.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_json(text: &str, file: &str) -> Result<Self, CalibrationError> {
+        let damaged =
+            |source: serde_json::Error| CalibrationError::Json { file: file.to_owned(), line: source.line(), source };
+        // Before fields are missed that a calibration has and another file has not.
+        let Header { schema, kind } = serde_json::from_str(text).map_err(damaged)?;
+        let or_missing = |found: Option<String>| found.unwrap_or_else(|| "missing".to_owned());
+        for (field, found, expected) in
+            [("kind", kind, KIND.to_owned()), ("schema", schema.map(|schema| schema.to_string()), SCHEMA.to_string())]
+        {
+            if found.as_ref() != Some(&expected) {
+                return Err(CalibrationError::Foreign {
+                    file: file.to_owned(),
+                    field,
+                    found: or_missing(found).chars().take(80).collect(),
+                    expected,
+                });
+            }
+        }
+        let calibration: Self = serde_json::from_str(text).map_err(damaged)?;
+        let content = |source| CalibrationError::Content { file: file.to_owned(), source: Box::new(source) };
+        calibration.check().map_err(content)?;
+        Ok(calibration)
+    }
+
+    /// The calibration as indented JSON, for [`read`](Self::read).
+    ///
+    /// # Errors
+    /// [`CalibrationError`] if it could not be read again.
+    pub fn to_json(&self) -> Result<String, CalibrationError> {
+        self.check()?;
+        let damaged = |source| CalibrationError::Json { file: KIND.to_owned(), line: 0, source };
+        Ok(serde_json::to_string_pretty(self).map_err(damaged)? + "\n")
+    }
+
+    /// Whether it is one for this shape, format and block size.
+    ///
+    /// # Errors
+    /// [`CalibrationError::Mismatch`], with what differs.
+    pub fn check_fits(&self, shape: &ModelShape, kv_format: KvFormat, block_size: u32) -> Result<(), CalibrationError> {
+        let Setup { num_q_heads, num_kv_heads, head_dim, .. } = self.setup;
+        let heads = |q: u32, kv: u32, dim: u32| format!("{q}/{kv} x {dim}");
+        let pairs = [
+            (
+                "heads",
+                heads(num_q_heads, num_kv_heads, head_dim),
+                heads(shape.num_q_heads, shape.num_kv_heads, shape.head_dim),
+            ),
+            ("the format", self.setup.kv_format.to_string(), kv_format.to_string()),
+            ("blocks of", self.setup.block_size.to_string(), block_size.to_string()),
+        ];
+        match pairs.into_iter().find(|(_, found, wanted)| found != wanted) {
+            Some((field, found, wanted)) => Err(CalibrationError::Mismatch { field, found, wanted }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all numbers are possible, and those that follow from others do.
+    fn check(&self) -> Result<(), CalibrationError> {
+        let possible = |field: &str, value: Option<f64>, least: f64| match value {
+            Some(value) if value.is_finite() && value >= least => Ok(()),
+            value => {
+                let value = value.map_or("null".to_owned(), |value| value.to_string());
+                Err(CalibrationError::Number { field: field.to_owned(), value })
+            }
+        };
+        for (field, coefficient) in self.coefficients.all() {
+            possible(field, Some(coefficient), 0.0)?;
+        }
+        possible("submit_us", Some(self.setup.submit_us), 0.0)?;
+        // Divided by, so they are not 0.
+        let Ceilings { read_gb_s, fma_gflop_s, .. } = self.setup.ceilings;
+        possible("read_gb_s", read_gb_s, f64::MIN_POSITIVE)?;
+        possible("fma_gflop_s", fma_gflop_s, f64::MIN_POSITIVE)?;
+        for point in &self.points {
+            possible(&point.what, Some(point.measured_us), f64::MIN_POSITIVE)?;
+        }
+        let (given, held_out) = (self.fit_points(), self.points.len() - self.fit_points());
+        if given == 0 || held_out == 0 {
+            // Of nothing, the error would be 0.
+            return Err(CalibrationError::TooFewPoints { given, held_out });
+        }
+        let mut judged = self.clone();
+        judged.judge();
+        let same = |field: &str, value: f64, expected: f64| match (value - expected).abs() <= ROUNDING * expected.abs()
+        {
+            true => Ok(()),
+            false => Err(CalibrationError::Inconsistent { field: field.to_owned(), value, expected }),
+        };
+        for (point, again) in self.points.iter().zip(&judged.points) {
+            same(&point.what, point.predicted_us, again.predicted_us)?;
+        }
+        same("fit_error_mean", self.fit_error_mean, judged.fit_error_mean)?;
+        same("fit_error_max", self.fit_error_max, judged.fit_error_max)
+    }
+}

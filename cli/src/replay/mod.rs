@@ -1,0 +1,41 @@
+//! Serving a request log: continuous batching over the real block manager, paged and contiguous, on a clock of one's
+//! choice.
+//!
+//! Requests come when the log says so, bursts included. Every step takes one token of each sequence that decodes and
+//! chunks of the prompts of those that do not, up to [`ServeOptions::step_tokens`]; requests wait first come, first
+//! served, and are let in when their whole prompt has room. When blocks run out, the last to come is preempted and
+//! computed again later. Nothing is computed on a device, unless an observer does it; a [`Clock`] says how long a step
+//! would have taken.
+
+mod clock;
+pub mod command;
+pub mod cost;
+mod error;
+mod execute;
+mod infinite;
+mod options;
+mod progress;
+mod record;
+mod report;
+mod request;
+mod scheduler;
+mod serve;
+mod spread;
+mod text;
+mod timeline;
+mod tokens;
+
+pub use clock::{Clock, ClockRecord, StepClock, StepWork};
+pub use error::ServeError;
+pub use execute::{ExecuteOptions, ExecuteRecord, Executor, with_layers};
+pub use options::ServeOptions;
+pub use record::{ServeRecord, TimelinePoint};
+pub use report::{LogRecord, ReplayReport};
+pub use scheduler::{ObservedStep, StepObserver};
+pub use serve::serve;
+pub use spread::Spread;
+pub use text::render;
+pub(crate) use text::{budget, fit, numbers};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Counts and times while a log is served.
+
+use super::record::{ServeRecord, TimelinePoint};
+use super::request::InService;
+use super::spread::{Values, to_millionth};
+use super::timeline::Timeline;
+use crate::trace::Log;
+use wgpu_paged_attention::blocks::CacheStats;
+use wgpu_paged_attention::layout::KvLayout;
+
+/// What is counted as it happens, in memory that does not grow with the log.
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) refused: u64,
+    pub(super) empty: u64,
+    finished: u64,
+    cut: u64,
+    prompt_tokens: u64,
+    output_tokens: u64,
+    busy_s: f64,
+    utilisation: Values,
+    fragmentation: Values,
+    concurrency: Values,
+    waiting: Values,
+    queueing: Values,
+    first_token: Values,
+    between_tokens: Values,
+    per_token: Values,
+    latency: Values,
+    timeline: Timeline,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        Self {
+            steps: 0,
+            refused: 0,
+            empty: 0,
+            finished: 0,
+            cut: 0,
+            prompt_tokens: 0,
+            output_tokens: 0,
+            busy_s: 0.0,
+            utilisation: Values::new(),
+            fragmentation: Values::new(),
+            concurrency: Values::new(),
+            waiting: Values::new(),
+            queueing: Values::new(),
+            first_token: Values::new(),
+            between_tokens: Values::new(),
+            per_token: Values::new(),
+            latency: Values::new(),
+            timeline: Timeline::new(),
+        }
+    }
+
+    /// Requests that need nothing more.
+    pub(super) fn done(&self) -> usize {
+        (self.finished + self.refused + self.empty) as usize
+    }
+
+    /// A request has got a token.
+    pub(super) fn token(&mut self, request: &mut InService, now_s: f64, log: &Log) {
+        self.output_tokens += 1;
+        if request.generated == 1 {
+            request.first_token_s = now_s;
+            self.first_token.add(now_s - request.arrival_s);
+        } else {
+            self.between_tokens.add(now_s - request.last_token_s);
+        }
+        request.last_token_s = now_s;
+        if request.is_finished() {
+            self.finished += 1;
+            self.cut += u64::from(request.output_tokens < log.requests[request.number].output_tokens);
+            self.prompt_tokens += u64::from(request.prompt_tokens);
+            self.queueing.add(request.admitted_s - request.arrival_s);
+            self.latency.add(now_s - request.arrival_s);
+            if request.generated > 1 {
+                self.per_token.add((now_s - request.first_token_s) / f64::from(request.generated - 1));
+            }
+        }
+    }
+
+    /// A step of so many seconds has ended at `time_s`; `stats` are those behind it.
+    pub(super) fn step(&mut self, time_s: f64, seconds: f64, stats: &CacheStats, running: usize, waiting: usize) {
+        self.busy_s += seconds;
+        // Between a step that ends the last request and the next arrival nothing is reserved.
+        if stats.reserved_tokens > 0 {
+            self.utilisation.add_for(stats.utilisation, seconds);
+            self.fragmentation.add_for(1.0 - stats.utilisation, seconds);
+        }
+        self.concurrency.add_for(running as f64, seconds);
+        self.waiting.add_for(waiting as f64, seconds);
+        self.timeline.add(TimelinePoint {
+            time_s: to_millionth(time_s),
+            utilisation: to_millionth(stats.utilisation),
+            reserved_tokens: stats.reserved_tokens,
+            filled_tokens: stats.filled_tokens,
+            running: running as u32,
+            waiting: waiting as u32,
+        });
+    }
+
+    pub(super) fn record(self, paged: bool, elapsed_s: f64, layout: &KvLayout) -> ServeRecord {
+        let per_s = |count: u64| if elapsed_s > 0.0 { to_millionth(count as f64 / elapsed_s) } else { 0.0 };
+        ServeRecord {
+            paged,
+            capacity_tokens: layout.num_slots(),
+            finished: self.finished,
+            cut: self.cut,
+            refused: self.refused,
+            empty: self.empty,
+            steps: self.steps,
+            elapsed_s: to_millionth(elapsed_s),
+            busy_s: to_millionth(self.busy_s),
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            requests_per_s: per_s(self.finished),
+            output_tokens_per_s: per_s(self.output_tokens),
+            total_tokens_per_s: per_s(self.output_tokens + self.prompt_tokens),
+            utilisation: self.utilisation.spread(),
+            internal_fragmentation: self.fragmentation.spread(),
+            concurrency: self.concurrency.spread(),
+            waiting: self.waiting.spread(),
+            queueing_s: self.queueing.spread(),
+            time_to_first_token_s: self.first_token.spread(),
+            time_between_tokens_s: self.between_tokens.spread(),
+            time_per_output_token_s: self.per_token.spread(),
+            latency_s: self.latency.spread(),
+            timeline: self.timeline.into_points(),
+            ..ServeRecord::default()
+        }
+    }
+}

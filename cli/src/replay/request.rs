@@ -1,0 +1,49 @@
+//! A request in service.
+
+use wgpu_paged_attention::blocks::{Rank, SeqId};
+
+/// What the scheduler knows of a request that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InService {
+    /// Its place in the log.
+    pub(super) number: usize,
+    /// Seconds since the first arrival of the log.
+    pub(super) arrival_s: f64,
+    /// When it was first let in.
+    pub(super) admitted_s: f64,
+    pub(super) prompt_tokens: u32,
+    /// Tokens to generate, cut so that the sequence fits.
+    pub(super) output_tokens: u32,
+    pub(super) generated: u32,
+    /// When the last token came, and the first.
+    pub(super) last_token_s: f64,
+    pub(super) first_token_s: f64,
+    /// Its sequence and how many tokens of it are in the cache.
+    pub(super) seq: Option<SeqId>,
+    pub(super) len: u32,
+    /// The rank of its first sequence, which it keeps.
+    pub(super) rank: Option<Rank>,
+    /// The most tokens of it that have been in the cache.
+    pub(super) computed: u32,
+}
+
+impl InService {
+    /// Tokens whose K and V must be in the cache before the next token can be generated.
+    pub(super) fn wanted(&self) -> u32 {
+        self.prompt_tokens + self.generated
+    }
+
+    /// Tokens to compute before the next token comes.
+    pub(super) fn missing(&self) -> u32 {
+        self.wanted() - self.len
+    }
+
+    /// Whether all but the token generated last is in the cache.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.generated > 0 && self.missing() == 1
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.generated == self.output_tokens
+    }
+}

@@ -1,0 +1,7 @@
+//! The program as its users meet it: arguments in, text, files and exit status out.
+
+mod blocks;
+mod compare;
+mod plan;
+mod program;
+mod replay;

@@ -1,0 +1,6 @@
+//! K and V away from the device: copies of blocks in host memory, and [snapshots](snapshot) of whole sequences.
+
+mod blocks;
+pub mod snapshot;
+
+pub use blocks::{BlockShape, HostBlocks, Side, distinct_blocks};
