@@ -9,7 +9,7 @@ CHECKED = $(foreach package,wgpu-paged-attention paged-attention,$(foreach check
 
 help:
 	@echo "make bench   measure paged attention on this machine's GPU        ARGS=\"--help\" lists options"
-	@echo "make test    run all tests                                        ARGS=\"--test kernels\" runs one file"
+	@echo "make test    run all tests                                        ARGS=\"--test device kernels\" runs some"
 	@echo "make check   formatting, clippy and documentation, warnings denied"
 	@echo "make setup   only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
 

@@ -179,7 +179,7 @@ fn read_snapshot(bytes: &[u8]) {
     for (block_size, num_blocks) in [(shape.block_size.min(64), 20), (3, 50)] {
         let layout = CacheConfig::new(shape.num_layers, shape.num_kv_heads, shape.head_dim)
             .with_v_head_dim(shape.v_head_dim)
-            .with_kv_format(shape.kv_format)
+            .with_kv_dtype(shape.kv_dtype)
             .with_block_size(block_size)
             .with_num_blocks(num_blocks)
             .with_max_sequences(4)

@@ -1,4 +1,4 @@
-// block_copy.wgsl — copies whole blocks of a segment, K and V, before the step's first append.
+// block_copy.wgsl — copies whole blocks of a head shard, K and V, before the step's first append.
 // Dispatch  see common/whole_blocks.wgsl; the list is the step's copies
 // Shapes    row-major
 //   step     header and copies [num_copies, 2]          u32   source, target

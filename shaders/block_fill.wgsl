@@ -1,4 +1,4 @@
-// block_fill.wgsl — overwrites whole blocks of a segment, K and V, so that nothing is left of what they held.
+// block_fill.wgsl — overwrites whole blocks of a head shard, K and V, so that nothing is left of what they held.
 // Dispatch  see common/whole_blocks.wgsl; the list is the blocks to fill
 // Shapes    row-major
 //   step     header and clears [num_clears]             u32   blocks

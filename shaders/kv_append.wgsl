@@ -1,5 +1,5 @@
 // kv_append.wgsl — writes the K and V rows of this step into their slots.
-// Dispatch  one invocation per (token, KV head of the segment, data unit of the wider of K and V), or per (token, KV head)
+// Dispatch  one invocation per (token, KV head of the head shard, data unit of the wider of K and V), or per (token, KV head)
 //           where the format has scales, for these depend on many elements; folded into x and y
 // Shapes    row-major
 //   step     header and slots [num_tokens]                         u32   SKIP_SLOT is padding: nothing is written;
@@ -19,8 +19,8 @@ const SKIP_SLOT: u32 = 0xffffffffu;
 const APPEND_LANES: u32 = 64u;
 
 struct AppendParams {
-    first_kv_head: u32,  // of this segment
-    num_kv_heads: u32,   // in this segment
+    first_kv_head: u32,  // of this head_shard
+    num_kv_heads: u32,   // in this head_shard
     total_kv_heads: u32, // of the layer
     padding: u32,
 }

@@ -1,5 +1,5 @@
 // paged_attention.wgsl — attention of query tiles over their paged K and V: decode, prefill, and what lies between.
-// Dispatch  one workgroup per (split of a query tile, KV head of the segment, tile of its query heads), folded into x and y;
+// Dispatch  one workgroup per (split of a query tile, KV head of the head shard, tile of its query heads), folded into x and y;
 //           with a window, per (query tile, KV head, head tile) in x and y, and as many splits as it can touch in z
 // Shapes    row-major
 //   step        header, positions, query tiles and their members              see common/step.wgsl
@@ -26,8 +26,8 @@ struct AttentionParams {
     query_factor: f32,  // of q: the scale, times log2(e), for scores are powers of two; with a soft cap, the scale over the cap
     score_factor: f32,  // the soft cap times log2(e)
     window: u32,        // keys that a query sees, its own included; if WINDOW
-    first_kv_head: u32, // of this segment
-    num_kv_heads: u32,  // in this segment
+    first_kv_head: u32, // of this head_shard
+    num_kv_heads: u32,  // in this head_shard
     num_q_heads: u32,   // of the layer
     first_item: u32,    // of this dispatch
     padding: u32,

@@ -1,21 +1,21 @@
-// pool_import.wgsl — copies blocks of another engine's pool into a segment of K or V, in the storage format.
-// Dispatch  one invocation per (pair of blocks, KV head of the segment, token of a block, data unit), or per (pair, KV
+// pool_import.wgsl — copies blocks of another engine's pool into a head shard of K or V, in the storage format.
+// Dispatch  one invocation per (pair of blocks, KV head of the head shard, token of a block, data unit), or per (pair, KV
 //           head, token) where the format has scales; folded into x and y
 // Shapes    row-major
 //   pairs    [num_pairs, 2]                                       u32   their block, our block
-//   foreign  see common/foreign.wgsl                              words of f32, or of two f16 or bf16
+//   external  see common/external.wgsl                              words of f32, or of two f16 or bf16
 //   pool     [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]  16-byte units in the storage format; K's, or V's
 // Twin      src/formats/row.rs: decode_row of theirs, encode_row of ours
-// const     those of common/foreign.wgsl and common/kv_store.wgsl, put in front by the host; kv_load is theirs
+// const     those of common/external.wgsl and common/kv_store.wgsl, put in front by the host; kv_load is theirs
 
 const IMPORT_LANES: u32 = 64u;
 
-@group(0) @binding(2) var<storage, read> foreign: array<u32>;
+@group(0) @binding(2) var<storage, read> external: array<u32>;
 @group(0) @binding(3) var<storage, read_write> pool: array<vec4<u32>>;
 
 fn source_bits(is_v: bool, at: u32) -> u32 {
-    let word = foreign[at / FOREIGN_PER_WORD];
-    return bitcast<u32>(kv_load(vec4<u32>(word), 0u)[at % FOREIGN_PER_WORD]);
+    let word = external[at / EXTERNAL_PER_WORD];
+    return bitcast<u32>(kv_load(vec4<u32>(word), 0u)[at % EXTERNAL_PER_WORD]);
 }
 
 fn put_unit(is_v: bool, at: u32, unit: vec4<u32>) {

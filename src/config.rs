@@ -6,7 +6,7 @@ use crate::blocks::BlockId;
 use crate::error::ConfigError;
 use crate::layout::KvLayout;
 
-pub use crate::formats::KvFormat;
+pub use crate::formats::KvDtype;
 
 /// The widest head that the kernels hold in registers.
 pub const MAX_HEAD_DIM: u32 = 512;
@@ -49,7 +49,8 @@ pub struct CacheConfig {
     pub v_head_dim: Option<u32>,
     /// Storage of the elements; half precision unless set.
     #[serde(default, alias = "kv_dtype")]
-    pub kv_format: KvFormat,
+    #[serde(rename = "kv_format")]
+    pub kv_dtype: KvDtype,
     /// Tokens per block, any size from 1 to [`MAX_BLOCK_SIZE`]; 16 unless set.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -94,7 +95,7 @@ impl CacheConfig {
             num_kv_heads,
             head_dim,
             v_head_dim: None,
-            kv_format: KvFormat::default(),
+            kv_dtype: KvDtype::default(),
             block_size: default_block_size(),
             num_blocks: None,
             memory_budget_bytes: None,
@@ -111,10 +112,10 @@ impl CacheConfig {
         self
     }
 
-    /// Sets [`kv_format`](Self::kv_format).
+    /// Sets [`kv_dtype`](Self::kv_dtype).
     #[must_use]
-    pub fn with_kv_format(mut self, kv_format: KvFormat) -> Self {
-        self.kv_format = kv_format;
+    pub fn with_kv_dtype(mut self, kv_dtype: KvDtype) -> Self {
+        self.kv_dtype = kv_dtype;
         self
     }
 

@@ -50,10 +50,10 @@
 //!
 //! [`KvCache::import_pool`] and [`KvCache::export_pool`] take one layer's K and V in f32, f16 or bf16.
 //!
-//! | theirs | [`ForeignOrder`] | K and V |
+//! | theirs | [`ExternalOrder`] | K and V |
 //! |---|---|---|
 //! | vLLM `[2, NB, BS, H, D]` | `TokenMajor` | one buffer, V from the middle on |
-//! | vLLM `[NB, 2, BS, H, D]`, FlashInfer NHD `[NB, 2, BS, H, D]` | `TokenMajor` | one buffer, V from one block later on; see [`ForeignPool`] |
+//! | vLLM `[NB, 2, BS, H, D]`, FlashInfer NHD `[NB, 2, BS, H, D]` | `TokenMajor` | one buffer, V from one block later on; see [`ExternalPool`] |
 //! | FlashInfer NHD as a pair, CANN ND and BSND `[NB, BS, H, D]` | `TokenMajor` | two buffers |
 //! | FlashInfer HND `[NB, 2, H, BS, D]` | `HeadMajor` | one buffer, as above |
 //! | FlashInfer HND as a pair, CANN BNSD `[NB, H, BS, D]` | `HeadMajor` | two buffers |
@@ -89,5 +89,5 @@
 //! [`RotaryStyle::HalfSplit`]: crate::gpu::RotaryStyle::HalfSplit
 //! [`RotaryStyle::Interleaved`]: crate::gpu::RotaryStyle::Interleaved
 //! [`StateMerger::merge`]: crate::gpu::StateMerger::merge
-//! [`ForeignOrder`]: crate::gpu::ForeignOrder
-//! [`ForeignPool`]: crate::gpu::ForeignPool
+//! [`ExternalOrder`]: crate::gpu::ExternalOrder
+//! [`ExternalPool`]: crate::gpu::ExternalPool

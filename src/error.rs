@@ -7,7 +7,7 @@ mod blocks;
 
 pub use blocks::{InvariantError, ManagerError, PoolError, PreemptError, ReserveError};
 
-use crate::formats::KvFormat;
+use crate::formats::KvDtype;
 
 /// A [`CacheConfig`](crate::config::CacheConfig) that describes no possible cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +122,7 @@ pub enum FormatError {
     )]
     RowWords {
         /// The storage format.
-        format: KvFormat,
+        format: KvDtype,
         /// Elements of the row.
         elements: usize,
         /// Words given.

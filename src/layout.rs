@@ -1,11 +1,11 @@
 //! Strides, bytes and offsets of K and V. No other file on the host computes one.
 //!
-//! Each layer has a K pool and a V pool. A pool is cut by KV heads into *segments*, so that each fits one storage
-//! binding; K and V are cut alike. Inside a segment everything is counted in *units* of 16 bytes, one `vec4<u32>`:
+//! Each layer has a K pool and a V pool. A pool is cut by KV heads into *head shards*, so that each fits one storage
+//! binding; K and V are cut alike. Inside a head shard everything is counted in *units* of 16 bytes, one `vec4<u32>`:
 //!
 //! ```text
-//! K    [num_blocks, heads_in_segment, block_size, k_row_units]     row-major; V alike, with v_row_units
-//! row  = (block * heads_in_segment + head) * block_size + position % block_size
+//! K    [num_blocks, heads_in_shard, block_size, k_row_units]     row-major; V alike, with v_row_units
+//! row  = (block * heads_in_shard + head) * block_size + position % block_size
 //! unit = row * k_row_units: the first of a row, which is one token of one head
 //!        data units, head_dim elements padded to whole units, then scale units, where the format has scales
 //! ```
@@ -13,7 +13,7 @@
 //! What a unit holds is told in [`formats`](crate::formats).
 
 use crate::blocks::BlockId;
-use crate::config::{CacheConfig, KvFormat};
+use crate::config::{CacheConfig, KvDtype};
 use crate::error::LayoutError;
 
 /// Bytes of one unit, the granule of all loads and stores of K and V.
@@ -22,8 +22,8 @@ pub const UNIT_BYTES: u64 = 16;
 /// The slot of a padding token, for which nothing is written.
 pub const SKIP_SLOT: u32 = u32::MAX;
 
-/// A segment stays below 2^32 bytes whatever the device offers: byte offsets wrap there on some of them.
-const MAX_SEGMENT_BYTES: u64 = u32::MAX as u64;
+/// A head shard stays below 2^32 bytes whatever the device offers: byte offsets wrap there on some of them.
+const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
 /// The checked shape of a cache; made by [`CacheConfig::layout`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct KvLayout {
     num_kv_heads: u32,
     head_dim: u32,
     v_head_dim: u32,
-    kv_format: KvFormat,
+    kv_dtype: KvDtype,
     paged: bool,
     /// Tokens per block; `max_seq_len` where the cache is contiguous.
     block_size: u32,
@@ -49,7 +49,7 @@ impl KvLayout {
             num_kv_heads: config.num_kv_heads,
             head_dim: config.head_dim,
             v_head_dim: config.v_head_dim.unwrap_or(config.head_dim),
-            kv_format: config.kv_format,
+            kv_dtype: config.kv_dtype,
             paged: config.paged,
             block_size: if config.paged { config.block_size } else { config.max_seq_len },
             num_blocks: 0,
@@ -84,8 +84,8 @@ impl KvLayout {
     }
 
     /// Storage of the elements.
-    pub fn kv_format(&self) -> KvFormat {
-        self.kv_format
+    pub fn kv_dtype(&self) -> KvDtype {
+        self.kv_dtype
     }
 
     /// Whether sequences take their memory block by block.
@@ -130,12 +130,12 @@ impl KvLayout {
 
     /// Units of one row of K: `head_dim` elements, padded, and their scales.
     pub fn k_row_units(&self) -> u32 {
-        self.kv_format.row_units(self.head_dim)
+        self.kv_dtype.row_units(self.head_dim)
     }
 
     /// Units of one row of V, alike.
     pub fn v_row_units(&self) -> u32 {
-        self.kv_format.row_units(self.v_head_dim)
+        self.kv_dtype.row_units(self.v_head_dim)
     }
 
     /// Bytes of one row of K, padding and scales included.
@@ -181,82 +181,82 @@ impl KvLayout {
         block.get() * self.block_size + position % self.block_size
     }
 
-    /// Number of a row inside a segment of `heads_in_segment` heads. Times [`k_row_units`](Self::k_row_units) it is K's
+    /// Number of a row inside a head shard of `heads_in_shard` heads. Times [`k_row_units`](Self::k_row_units) it is K's
     /// first unit, times [`v_row_units`](Self::v_row_units) V's.
     ///
-    /// Counted in 64 bits, so it is right for any slot, also beyond the pool; inside a segment that
-    /// [`segments`](Self::segments) returned, units are always below 2^28.
-    pub fn row_index(&self, heads_in_segment: u32, slot: u32, head_in_segment: u32) -> u64 {
+    /// Counted in 64 bits, so it is right for any slot, also beyond the pool; inside a head shard that
+    /// [`head_shards`](Self::head shards) returned, units are always below 2^28.
+    pub fn row_index(&self, heads_in_shard: u32, slot: u32, head_in_shard: u32) -> u64 {
         let block = u64::from(slot / self.block_size);
         let within = u64::from(slot % self.block_size);
-        (block * u64::from(heads_in_segment))
-            .saturating_add(head_in_segment.into())
+        (block * u64::from(heads_in_shard))
+            .saturating_add(head_in_shard.into())
             .saturating_mul(self.block_size.into())
             .saturating_add(within)
     }
 
-    /// Bytes of K in a segment of `heads` heads.
-    pub fn k_segment_bytes(&self, heads: u32) -> u64 {
+    /// Bytes of K in a head shard of `heads` heads.
+    pub fn k_shard_bytes(&self, heads: u32) -> u64 {
         // Fewer heads than the layer has, so it is below total_bytes, which was checked; larger arguments saturate.
         self.num_slots().saturating_mul(self.k_row_bytes()).saturating_mul(heads.into())
     }
 
-    /// Bytes of V in a segment of `heads` heads.
-    pub fn v_segment_bytes(&self, heads: u32) -> u64 {
+    /// Bytes of V in a head shard of `heads` heads.
+    pub fn v_shard_bytes(&self, heads: u32) -> u64 {
         self.num_slots().saturating_mul(self.v_row_bytes()).saturating_mul(heads.into())
     }
 
     /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
     pub fn max_blocks_within(&self, max_binding_bytes: u64) -> u64 {
         let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
-        max_binding_bytes.min(MAX_SEGMENT_BYTES) / (u64::from(self.block_size) * row_bytes)
+        max_binding_bytes.min(MAX_SHARD_BYTES) / (u64::from(self.block_size) * row_bytes)
     }
 
-    /// Cuts a layer's K pool, and its V pool alike, into segments of at most `max_binding_bytes`.
+    /// Cuts a layer's K pool, and its V pool alike, into head shards of at most `max_binding_bytes`.
     ///
-    /// There are as few segments as possible, and their sizes differ as little as possible. The wider of K and V
+    /// There are as few head shards as possible, and their sizes differ as little as possible. The wider of K and V
     /// decides.
     ///
     /// # Errors
     /// [`LayoutError::HeadTooLarge`] if not even one head fits.
-    pub fn segments(&self, max_binding_bytes: u64) -> Result<Segments, LayoutError> {
-        let limit = max_binding_bytes.min(MAX_SEGMENT_BYTES);
-        let head_bytes = self.k_segment_bytes(1).max(self.v_segment_bytes(1));
+    pub fn head_shards(&self, max_binding_bytes: u64) -> Result<HeadShards, LayoutError> {
+        let limit = max_binding_bytes.min(MAX_SHARD_BYTES);
+        let head_bytes = self.k_shard_bytes(1).max(self.v_shard_bytes(1));
         let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
         if fitting == 0 {
             let max_blocks = self.max_blocks_within(limit);
             return Err(LayoutError::HeadTooLarge { head_bytes, limit, num_blocks: self.num_blocks, max_blocks });
         }
         let count = self.num_kv_heads.div_ceil(fitting);
-        let heads_per_segment = self.num_kv_heads.div_ceil(count);
-        Ok(Segments {
-            heads_per_segment,
+        let heads_per_shard = self.num_kv_heads.div_ceil(count);
+        Ok(HeadShards {
+            heads_per_shard,
             count,
-            bytes: head_bytes * u64::from(heads_per_segment),
+            bytes: head_bytes * u64::from(heads_per_shard),
             num_kv_heads: self.num_kv_heads,
         })
     }
 }
 
-/// How the KV heads of a layer are dealt out to bindings; the last segment may have fewer heads.
+/// How the KV heads of a layer are dealt out to bindings; the last head shard may have fewer heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segments {
-    /// Heads in every segment but the last.
-    pub heads_per_segment: u32,
-    /// Segments of a layer.
+pub struct HeadShards {
+    /// Heads in every head shard but the last.
+    pub heads_per_shard: u32,
+    /// HeadShards of a layer.
     pub count: u32,
-    /// Bytes of K or V, whichever are more, in a segment of `heads_per_segment` heads.
+    /// Bytes of K or V, whichever are more, in a head shard of `heads_per_shard` heads.
     pub bytes: u64,
     num_kv_heads: u32,
 }
 
-impl Segments {
-    /// `(first_head, num_heads)` of every segment, in order.
+impl HeadShards {
+    /// `(first_head, num_heads)` of every head shard, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + use<> {
-        let Self { heads_per_segment, num_kv_heads, .. } = *self;
-        (0..self.count).map(move |segment| {
-            let first = segment * heads_per_segment;
-            (first, heads_per_segment.min(num_kv_heads - first))
+        let Self { heads_per_shard, num_kv_heads, .. } = *self;
+        (0..self.count).map(move |head_shard| {
+            let first = head_shard * heads_per_shard;
+            (first, heads_per_shard.min(num_kv_heads - first))
         })
     }
 }

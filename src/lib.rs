@@ -13,18 +13,18 @@
 //! | split | `split_tokens` keys of a query tile, served by one workgroup; the results of several splits are merged |
 //! | record | what a split leaves for the merge, per row and head: the weighted sum of V, the top score, the sum of weights |
 //! | state | attention over a set of keys: its output and its log-sum-exp; states over other keys can be merged into it |
-//! | segment | the KV heads of a layer that share one pair of bindings, where a layer is larger than a binding may be |
+//! | head shard | the KV heads of a layer that share one pair of bindings, where a layer is larger than a binding may be |
 //!
 //! # The page table
 //!
-//! A token at `position` of a sequence lies in block `table[position / block_size]`. Inside a segment of `H` KV heads,
+//! A token at `position` of a sequence lies in block `table[position / block_size]`. Inside a head shard of `H` KV heads,
 //! its row for head `h` is the row number
 //!
 //! ```text
 //! row = (block * H + h) * block_size + position % block_size
 //! ```
 //!
-//! of the segment's K pool and of its V pool. Rows are whole units of 16 bytes, those of the data and then those of the
+//! of the head shard's K pool and of its V pool. Rows are whole units of 16 bytes, those of the data and then those of the
 //! scales: K's row begins at unit `row * k_row_units`, V's, which may be of another width, at `row * v_row_units`. What
 //! the units hold is told by [`formats`].
 //!

@@ -10,7 +10,7 @@ use crate::bench::options::Op;
 use crate::workload::Workload;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
+use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::gpu::IoFormat;
 
 use crate::blocks::command::{self as blocks, BlocksArgs};
@@ -133,7 +133,7 @@ pub struct CheckArgs {
     /// The adapter.
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Few scenes: seconds, even on a CPU.
+    /// Few scenarios: seconds, even on a CPU.
     #[arg(long)]
     pub quick: bool,
     /// Seed of all inputs.
@@ -167,7 +167,7 @@ pub struct BenchArgs {
     pub case: Vec<CaseSpec>,
     /// Storage of K and V: f32, f16, bf16, int8, fp8, int4, timed in alternation [default: f16].
     #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
-    pub kv_dtype: Vec<KvFormat>,
+    pub kv_dtype: Vec<KvDtype>,
     /// Tokens per block [default: 16].
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_BLOCK_SIZE))]
     pub block_size: Vec<u32>,

@@ -296,7 +296,7 @@ fn a_quick_check_passes_and_notices_its_planted_faults() {
     let planted = json["self_test"].as_array().expect("a list");
     let names: Vec<_> = Fault::ALL.map(Fault::name).to_vec();
     let found: Vec<_> = planted.iter().map(|fault| fault["fault"].as_str().expect("a text")).collect();
-    assert_eq!(found.len() % names.len(), 0, "all of them for each exchange");
+    assert_eq!(found.len() % names.len(), 0, "all of them for each form of the lanes");
     assert!(!found.is_empty() && found.chunks(names.len()).all(|found| found == names), "{found:?}");
     assert!(planted.iter().all(|fault| fault["noticed"] == json!(true)));
 }

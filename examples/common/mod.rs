@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::ops::Range;
 
-use wgpu_paged_attention::formats::{KvFormat, round_rows};
+use wgpu_paged_attention::formats::{KvDtype, round_rows};
 use wgpu_paged_attention::gpu::{recommended_features, recommended_limits};
 use wgpu_paged_attention::reference::{self, Attended, Heads, QueryRow, Scoring};
 use wgpu_paged_attention::wgpu::{self, util::DeviceExt};
@@ -52,8 +52,8 @@ impl Text {
     /// Attention of one token over all tokens up to itself, in f64, of K and V as a cache in f16 keeps them.
     pub fn expected(&self, token: u32) -> Attended {
         let (mut k, mut v) = (self.k.clone(), self.v.clone());
-        round_rows(KvFormat::F16, HEADS.head_dim, &mut k);
-        round_rows(KvFormat::F16, HEADS.head_dim, &mut v);
+        round_rows(KvDtype::F16, HEADS.head_dim, &mut k);
+        round_rows(KvDtype::F16, HEADS.head_dim, &mut v);
         let query = token as usize * HEADS.query_len();
         let row = |position: usize, head: usize| {
             let start = (position * HEADS.num_kv_heads + head) * HEADS.head_dim;

@@ -1,6 +1,6 @@
 // paging.wgsl — where a row of K or V lies: the only addressing on the device.
-// Pools are segments `[num_blocks, heads, BLOCK_SIZE, K_ROW_UNITS]` of 16-byte units, and V_ROW_UNITS for V; `heads`
-// counts the segment's KV heads. These functions number the rows: times K_ROW_UNITS is K's first unit, times
+// Pools are head shards `[num_blocks, heads, BLOCK_SIZE, K_ROW_UNITS]` of 16-byte units, and V_ROW_UNITS for V; `heads`
+// counts the head shard's KV heads. These functions number the rows: times K_ROW_UNITS is K's first unit, times
 // V_ROW_UNITS V's.
 // Twin      src/layout.rs: KvLayout::row_index
 

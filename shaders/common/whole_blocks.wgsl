@@ -1,4 +1,4 @@
-// whole_blocks.wgsl — blocks of a segment as a whole, K and V: which unit of which one an invocation serves.
+// whole_blocks.wgsl — blocks of a head shard as a whole, K and V: which unit of which one an invocation serves.
 // Dispatch  one invocation per (entry of a list, unit of a block of K or of V, whichever has more), folded into x and y
 // Shapes    row-major
 //   k_pool   [NUM_BLOCKS, units of a block of K]        16-byte units in the storage format, scales included

@@ -1,16 +1,16 @@
 //! Sequences and what they own; the steps by which they grow are in `step.rs` and `growth.rs`.
 
+mod block_store;
 mod check;
-mod growth;
+mod export;
 mod options;
 mod preempt;
 mod prefix;
+mod reserve;
 mod scrub;
 mod sharing;
 mod stats;
 mod step;
-mod store;
-mod transplant;
 mod window;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -22,16 +22,16 @@ use crate::blocks::{BlockId, BlockPool, BlockTables, Domain, SeqId};
 use crate::error::{ManagerError, PoolError};
 use crate::layout::KvLayout;
 
+pub use self::export::{Imported, SequenceRecord};
 pub use self::options::ManagerOptions;
 pub use self::preempt::{PreemptMethod, Rank, Victim};
 pub use self::stats::CacheStats;
-pub use self::transplant::{Imported, SequenceRecord};
 
-use self::growth::Growth;
+use self::block_store::Store;
+use self::reserve::Growth;
 use self::scrub::Scrubs;
 use self::stats::Tally;
 use self::step::OpenStep;
-use self::store::Store;
 use self::window::Window;
 
 /// What the manager knows about one row of the table.

@@ -30,7 +30,7 @@ fn a_misspelt_field_is_an_error_and_not_a_default() {
 #[test]
 fn a_written_configuration_reads_back_the_same() {
     let other = CacheConfig::new(1, 1, 1).with_memory_budget_bytes(1 << 40).with_paged(false);
-    for config in [config(), other, config().with_v_head_dim(80).with_kv_format(KvFormat::Int4)] {
+    for config in [config(), other, config().with_v_head_dim(80).with_kv_dtype(KvDtype::Int4)] {
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<CacheConfig>(&text).unwrap(), config);
     }
@@ -38,11 +38,11 @@ fn a_written_configuration_reads_back_the_same() {
 
 #[test]
 fn formats_have_one_name_everywhere() {
-    for format in KvFormat::ALL {
+    for format in KvDtype::ALL {
         assert_eq!(format.to_string().parse(), Ok(format));
         assert_eq!(serde_json::to_string(&format).unwrap(), format!("\"{format}\""));
     }
-    let error = "F16 ".parse::<KvFormat>().unwrap_err();
+    let error = "F16 ".parse::<KvDtype>().unwrap_err();
     assert_eq!(error, ConfigError::UnknownFormat { given: "F16 ".into() });
     assert_eq!(error.to_string(), "unknown KV format \"F16 \"; use f32, f16, bf16, int8, fp8 or int4");
 }
@@ -161,7 +161,7 @@ fn tables_of_a_billion_entries_are_the_limit() {
 fn sizes_that_cannot_be_counted_are_refused() {
     let huge = |config: CacheConfig| matches!(config.layout(), Err(ConfigError::CacheTooLarge { .. }));
     let most = MAX_LAYERS_OR_HEADS;
-    let shape = CacheConfig::new(most, most, 512).with_kv_format(KvFormat::F32);
+    let shape = CacheConfig::new(most, most, 512).with_kv_dtype(KvDtype::F32);
     // 2^44 bytes a token: 2^20 slots are 2^64 bytes.
     assert!(huge(shape.clone().with_num_blocks(1 << 16)));
     assert!(shape.clone().with_num_blocks((1 << 16) - 1).layout().is_ok());
@@ -214,14 +214,14 @@ proptest! {
     fn any_numbers_give_a_sound_layout_or_an_error(
         sizes in prop::array::uniform7(any_size()),
         budget in prop_oneof![Just(None), any::<u64>().prop_map(Some)],
-        format in prop::sample::select(&KvFormat::ALL[..]),
+        format in prop::sample::select(&KvDtype::ALL[..]),
         v_head_dim in prop::option::of(any_size()),
         paged in any::<bool>(),
         limit in any::<u64>(),
     ) {
         let [layers, heads, dim, block_size, num_blocks, max_seq_len, max_sequences] = sizes;
         let mut config = CacheConfig::new(layers, heads, dim)
-            .with_kv_format(format)
+            .with_kv_dtype(format)
             .with_block_size(block_size)
             .with_paged(paged)
             .with_max_seq_len(max_seq_len)
@@ -237,10 +237,10 @@ proptest! {
         let columns = u64::from(layout.max_blocks_per_seq());
         prop_assert!(columns * u64::from(layout.block_size()) >= max_seq_len.into());
         prop_assert!(columns * u64::from(max_sequences) <= MAX_TABLE_ENTRIES);
-        if let Ok(segments) = layout.segments(limit) {
-            prop_assert!(segments.bytes <= limit && segments.bytes < 1 << 32);
-            prop_assert_eq!(segments.iter().map(|(_, heads)| heads).sum::<u32>(), heads);
-            prop_assert!(segments.iter().all(|(_, heads)| heads > 0 && heads <= segments.heads_per_segment));
+        if let Ok(head_shards) = layout.head_shards(limit) {
+            prop_assert!(head_shards.bytes <= limit && head_shards.bytes < 1 << 32);
+            prop_assert_eq!(head_shards.iter().map(|(_, heads)| heads).sum::<u32>(), heads);
+            prop_assert!(head_shards.iter().all(|(_, heads)| heads > 0 && heads <= head_shards.heads_per_shard));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::KvFormat;
+use super::KvDtype;
 
 /// Bits of an f32 without its sign; magnitudes are ordered as their bits are, and what is not finite comes last.
 pub(super) const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -15,7 +15,7 @@ const NAN: u32 = 0x7fc0_0000;
 const SMALLEST: u32 = 27 << 23;
 
 /// Bits of the scale for elements of which this is the largest magnitude, in bits.
-pub(super) fn scale_bits(format: KvFormat, largest: u32) -> u32 {
+pub(super) fn scale_bits(format: KvDtype, largest: u32) -> u32 {
     if largest >= INFINITY {
         return NAN;
     }
@@ -26,21 +26,21 @@ pub(super) fn scale_bits(format: KvFormat, largest: u32) -> u32 {
 }
 
 /// The code of an element, given as the bits of its f32 and of its scale.
-pub(super) fn encode(format: KvFormat, x: u32, scale: u32) -> u32 {
+pub(super) fn encode(format: KvDtype, x: u32, scale: u32) -> u32 {
     let negative = x > MAGNITUDE;
     match format {
-        KvFormat::F32 => x,
-        KvFormat::F16 => encode_f16(x),
-        KvFormat::Bf16 => encode_bf16(x),
-        KvFormat::Int8 => {
+        KvDtype::F32 => x,
+        KvDtype::F16 => encode_f16(x),
+        KvDtype::Bf16 => encode_bf16(x),
+        KvDtype::Int8 => {
             let code = nearest_code::<Int8>(x, scale);
             if negative { code.wrapping_neg() & 0xff } else { code }
         }
-        KvFormat::Fp8 => {
+        KvDtype::Fp8 => {
             let code = nearest_code::<Fp8>(x, scale);
             if negative && code > 0 { code | 0x80 } else { code }
         }
-        KvFormat::Int4 => {
+        KvDtype::Int4 => {
             let code = nearest_code::<Int4>(x, scale);
             if negative { 8 - code } else { 8 + code }
         }
@@ -48,14 +48,14 @@ pub(super) fn encode(format: KvFormat, x: u32, scale: u32) -> u32 {
 }
 
 /// The number that a code stands for, before it is scaled.
-pub(super) fn decode(format: KvFormat, code: u32) -> f32 {
+pub(super) fn decode(format: KvDtype, code: u32) -> f32 {
     match format {
-        KvFormat::F32 => f32::from_bits(code),
-        KvFormat::F16 => f16::from_bits(code as u16).to_f32(),
-        KvFormat::Bf16 => f32::from_bits(code << 16),
-        KvFormat::Int8 => (code as u8 as i8).into(),
-        KvFormat::Fp8 => decode_fp8(code),
-        KvFormat::Int4 => code as f32 - 8.0,
+        KvDtype::F32 => f32::from_bits(code),
+        KvDtype::F16 => f16::from_bits(code as u16).to_f32(),
+        KvDtype::Bf16 => f32::from_bits(code << 16),
+        KvDtype::Int8 => (code as u8 as i8).into(),
+        KvDtype::Fp8 => decode_fp8(code),
+        KvDtype::Int4 => code as f32 - 8.0,
     }
 }
 

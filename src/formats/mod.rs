@@ -47,7 +47,7 @@ const SCALES_PER_UNIT: u32 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum KvFormat {
+pub enum KvDtype {
     /// IEEE single precision.
     F32,
     /// IEEE half precision, two elements to a word.
@@ -75,7 +75,7 @@ pub enum ScaleScope {
     Unit,
 }
 
-impl KvFormat {
+impl KvDtype {
     /// Every format, for tables and sweeps.
     pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Fp8, Self::Int4];
 
@@ -150,13 +150,13 @@ impl KvFormat {
     }
 }
 
-impl fmt::Display for KvFormat {
+impl fmt::Display for KvDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for KvFormat {
+impl FromStr for KvDtype {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {

@@ -1,7 +1,7 @@
 //! Whole rows: codes packed into units, and their scales.
 
 use super::code::{MAGNITUDE, decode, encode, scale_bits};
-use super::{KvFormat, ScaleScope};
+use super::{KvDtype, ScaleScope};
 use crate::error::FormatError;
 
 /// Words of a unit.
@@ -15,19 +15,19 @@ const UNIT_WORDS: usize = 4;
 /// [`FormatError::RowWords`] if `words` has another length; nothing is written then.
 ///
 /// ```
-/// use wgpu_paged_attention::formats::{KvFormat, decode_row, encode_row};
+/// use wgpu_paged_attention::formats::{KvDtype, decode_row, encode_row};
 ///
 /// let mut words = [0; 8];
-/// encode_row(KvFormat::Int8, &[0.25, -1.0, 0.0], &mut words)?;
+/// encode_row(KvDtype::Int8, &[0.25, -1.0, 0.0], &mut words)?;
 /// // Codes 32, −127 and 0 in the first unit, their scale in the second.
 /// let scale = 1.0_f32 / 127.0;
 /// assert_eq!(words, [0x0000_8120, 0, 0, 0, scale.to_bits(), 0, 0, 0]);
 /// let mut row = [0.0; 3];
-/// decode_row(KvFormat::Int8, &words, &mut row)?;
+/// decode_row(KvDtype::Int8, &words, &mut row)?;
 /// assert_eq!(row, [32.0 * scale, -127.0 * scale, 0.0]);
 /// # Ok::<(), wgpu_paged_attention::error::FormatError>(())
 /// ```
-pub fn encode_row(format: KvFormat, row: &[f32], words: &mut [u32]) -> Result<(), FormatError> {
+pub fn encode_row(format: KvDtype, row: &[f32], words: &mut [u32]) -> Result<(), FormatError> {
     let data_words = check(format, row.len(), words.len())?;
     let (units, scales) = words.split_at_mut(data_words);
     scales.fill(0);
@@ -55,7 +55,7 @@ pub fn encode_row(format: KvFormat, row: &[f32], words: &mut [u32]) -> Result<()
 ///
 /// # Errors
 /// [`FormatError::RowWords`] if `words` has not the length that a row of so many elements takes.
-pub fn decode_row(format: KvFormat, words: &[u32], row: &mut [f32]) -> Result<(), FormatError> {
+pub fn decode_row(format: KvDtype, words: &[u32], row: &mut [f32]) -> Result<(), FormatError> {
     let data_words = check(format, row.len(), words.len())?;
     let (units, scales) = words.split_at(data_words);
     let (bits, per_word, per_unit) = packing(format);
@@ -73,7 +73,7 @@ pub fn decode_row(format: KvFormat, words: &[u32], row: &mut [f32]) -> Result<()
 /// Replaces rows of `dim` elements by what the cache makes of them: encoded and decoded again.
 ///
 /// Elements behind the last whole row are a shorter row.
-pub fn round_rows(format: KvFormat, dim: usize, rows: &mut [f32]) {
+pub fn round_rows(format: KvDtype, dim: usize, rows: &mut [f32]) {
     let mut words = Vec::new();
     for row in rows.chunks_mut(dim.max(1)) {
         words.resize(row_words(format, row.len()), 0);
@@ -83,19 +83,19 @@ pub fn round_rows(format: KvFormat, dim: usize, rows: &mut [f32]) {
 }
 
 /// Bits of a code, codes of a word, elements of a unit.
-fn packing(format: KvFormat) -> (usize, usize, usize) {
+fn packing(format: KvDtype) -> (usize, usize, usize) {
     let bits = format.code_bits() as usize;
     (bits, 32 / bits, UNIT_WORDS * 32 / bits)
 }
 
 /// The scale that these elements share.
-fn scale_of(format: KvFormat, elements: &[f32]) -> u32 {
+fn scale_of(format: KvDtype, elements: &[f32]) -> u32 {
     let largest = elements.iter().map(|x| x.to_bits() & MAGNITUDE).max();
     scale_bits(format, largest.unwrap_or(0))
 }
 
 /// The scale of a unit, of those of its row.
-fn scale_at(format: KvFormat, scales: &[u32], unit: usize) -> u32 {
+fn scale_at(format: KvDtype, scales: &[u32], unit: usize) -> u32 {
     match format.scales() {
         ScaleScope::None => 0,
         ScaleScope::Row => scales[0],
@@ -104,7 +104,7 @@ fn scale_at(format: KvFormat, scales: &[u32], unit: usize) -> u32 {
 }
 
 /// Words of the data, of a row whose words are as many as they should be.
-fn check(format: KvFormat, elements: usize, words: usize) -> Result<usize, FormatError> {
+fn check(format: KvDtype, elements: usize, words: usize) -> Result<usize, FormatError> {
     let needed = row_words(format, elements);
     if words != needed {
         return Err(FormatError::RowWords { format, elements, given: words, needed });
@@ -112,7 +112,7 @@ fn check(format: KvFormat, elements: usize, words: usize) -> Result<usize, Forma
     Ok(UNIT_WORDS * format.data_units(dim(elements)) as usize)
 }
 
-fn row_words(format: KvFormat, elements: usize) -> usize {
+fn row_words(format: KvDtype, elements: usize) -> usize {
     UNIT_WORDS * format.row_units(dim(elements)) as usize
 }
 

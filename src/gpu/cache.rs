@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::arena::{Arena, ArenaPool, Lease};
 use super::binding::{element_bytes, grid};
-use super::block_work::{BlockFill, BlockKernels};
 use super::error::GpuError;
-use super::params::AppendParams;
-use super::pipeline::{SharedLayouts, Slot, bind_group, bind_group_layout, compile};
+use super::pipeline::{BindingKind, SharedLayouts, bind_group, bind_group_layout, compile};
 use super::profile::DeviceProfile;
 use super::scope::{Liveness, scoped};
-use super::shader::{Kernel, UPDATE_LANES};
-use super::shape::KvShape;
 use super::step::Step;
-use crate::layout::{KvLayout, Segments};
+use crate::gpu::kernel::params::AppendParams;
+use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::kernel::{Kernel, UPDATE_LANES};
+use crate::gpu::ops::block_work::{BlockFill, BlockKernels};
+use crate::layout::{HeadShards, KvLayout};
 use crate::plan::{Schedule, StepPlan};
 
 /// K and V of all layers on a device, with the block tables of all sequences.
@@ -29,8 +29,8 @@ pub struct KvCache {
     layout: KvLayout,
     profile: DeviceProfile,
     pub(super) layouts: SharedLayouts,
-    /// `[num_layers][segments]`
-    layers: Vec<Vec<Segment>>,
+    /// `[num_layers][head shards]`
+    layers: Vec<Vec<HeadShard>>,
     tables: wgpu::Buffer,
     pub(super) append_io: wgpu::BindGroupLayout,
     pub(super) append: wgpu::ComputePipeline,
@@ -43,7 +43,7 @@ pub struct KvCache {
 
 /// The KV heads of one layer that share a pair of bindings.
 #[derive(Debug)]
-pub struct Segment {
+pub struct HeadShard {
     /// First KV head.
     pub first_head: u32,
     /// KV heads.
@@ -84,12 +84,12 @@ impl KvCache {
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
         profile.check(device)?;
         let liveness = Liveness::new(device)?;
-        let segments = layout.segments(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
+        let head_shards = layout.head_shards(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
         let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
         let table_bytes = element_bytes("the block tables", table_words, &profile)?;
         let layouts = scoped(device, "bind group layouts", 0, || SharedLayouts::new(device))?;
         let append_io = scoped(device, "bind group layouts", 0, || {
-            bind_group_layout(device, "paged.append_io", &[Slot::Uniform, Slot::Read, Slot::Read])
+            bind_group_layout(device, "paged.append_io", &[BindingKind::Uniform, BindingKind::Read, BindingKind::Read])
         })?;
         let append = compile(
             device,
@@ -106,7 +106,7 @@ impl KvCache {
             })
         })?;
         let layers = (0..layout.num_layers())
-            .map(|layer| new_layer(device, layout, &layouts, &segments, layer))
+            .map(|layer| new_layer(device, layout, &layouts, &head_shards, layer))
             .collect::<Result<_, _>>()?;
         // Out of memory can also mean that the device went away.
         liveness.check()?;
@@ -158,7 +158,7 @@ impl KvCache {
     }
 
     /// The pools of all layers.
-    pub(super) fn layers(&self) -> &[Vec<Segment>] {
+    pub(super) fn layers(&self) -> &[Vec<HeadShard>] {
         &self.layers
     }
 
@@ -166,7 +166,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`GpuError::Layer`] if there is no such layer.
-    pub fn segments(&self, layer: u32) -> Result<&[Segment], GpuError> {
+    pub fn head_shards(&self, layer: u32) -> Result<&[HeadShard], GpuError> {
         let missing = GpuError::Layer { layer, num_layers: self.layout.num_layers() };
         self.layers.get(layer as usize).map(Vec::as_slice).ok_or(missing)
     }
@@ -254,9 +254,9 @@ fn new_layer(
     device: &wgpu::Device,
     layout: &KvLayout,
     layouts: &SharedLayouts,
-    segments: &Segments,
+    head_shards: &HeadShards,
     layer: u32,
-) -> Result<Vec<Segment>, GpuError> {
+) -> Result<Vec<HeadShard>, GpuError> {
     let pool = |name: &str, bytes| {
         scoped(device, "a pool of K or V", bytes, || {
             device.create_buffer(&wgpu::BufferDescriptor {
@@ -267,11 +267,11 @@ fn new_layer(
             })
         })
     };
-    segments
+    head_shards
         .iter()
         .map(|(first_head, num_heads)| {
-            let k = pool("k", layout.k_segment_bytes(num_heads))?;
-            let v = pool("v", layout.v_segment_bytes(num_heads))?;
+            let k = pool("k", layout.k_shard_bytes(num_heads))?;
+            let v = pool("v", layout.v_shard_bytes(num_heads))?;
             scoped(device, "the bindings of a pool", 0, || {
                 let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
                 let params = AppendParams {
@@ -280,7 +280,7 @@ fn new_layer(
                     total_kv_heads: layout.num_kv_heads(),
                     padding: 0,
                 };
-                Segment {
+                HeadShard {
                     first_head,
                     num_heads,
                     read: bind_group(device, "paged.pools", &layouts.pools, &pools),
@@ -294,9 +294,12 @@ fn new_layer(
         .collect()
 }
 
-/// The pools of some segments, as arguments that are written.
-pub(super) fn pool_buffers(segments: &[Segment]) -> Vec<(&'static str, &wgpu::Buffer)> {
-    segments.iter().flat_map(|segment| [("the pool of K", &segment.k), ("the pool of V", &segment.v)]).collect()
+/// The pools of some head shards, as arguments that are written.
+pub(super) fn pool_buffers(head_shards: &[HeadShard]) -> Vec<(&'static str, &wgpu::Buffer)> {
+    head_shards
+        .iter()
+        .flat_map(|head_shard| [("the pool of K", &head_shard.k), ("the pool of V", &head_shard.v)])
+        .collect()
 }
 
 /// A uniform buffer that never changes.

@@ -1,7 +1,7 @@
 //! What can go wrong between the host and the device.
 
-use super::unroll::UnrollError;
 use crate::error::{LayoutError, PlanError};
+use crate::gpu::kernel::unroll::UnrollError;
 use crate::plan::Schedule;
 
 /// An error of a cache on a device. Nothing was recorded, and the cache is as it was.
@@ -114,7 +114,7 @@ pub enum GpuError {
     Block {
         /// The pair.
         index: usize,
-        /// The pool: `foreign` or `own`.
+        /// The pool: `external` or `own`.
         field: &'static str,
         /// The block.
         block: u32,
@@ -230,7 +230,7 @@ pub enum GpuError {
     /// A plan, step, attention, appender or transfer of a cache of another shape.
     #[error("the {what} was made for another cache")]
     Foreign {
-        /// What is foreign.
+        /// What is external.
         what: &'static str,
     },
     /// Splits so long that the device would end the kernel's loops before they are done.

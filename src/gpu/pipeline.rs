@@ -4,18 +4,18 @@ use std::sync::{Mutex, PoisonError};
 
 use super::error::GpuError;
 use super::scope::scoped;
-use super::shader::{Dialect, Kernel};
+use crate::gpu::kernel::{Dialect, Kernel};
 
 /// What stands at one binding.
 #[derive(Clone, Copy)]
-pub(super) enum Slot {
+pub(super) enum BindingKind {
     Read,
     Write,
     Uniform,
 }
 
 /// A bind group layout with bindings 0, 1, ….
-pub(super) fn bind_group_layout(device: &wgpu::Device, label: &str, slots: &[Slot]) -> wgpu::BindGroupLayout {
+pub(super) fn bind_group_layout(device: &wgpu::Device, label: &str, slots: &[BindingKind]) -> wgpu::BindGroupLayout {
     let entries: Vec<_> = (0..)
         .zip(slots)
         .map(|(binding, slot)| wgpu::BindGroupLayoutEntry {
@@ -23,9 +23,9 @@ pub(super) fn bind_group_layout(device: &wgpu::Device, label: &str, slots: &[Slo
             visibility: wgpu::ShaderStages::COMPUTE,
             ty: wgpu::BindingType::Buffer {
                 ty: match slot {
-                    Slot::Read => wgpu::BufferBindingType::Storage { read_only: true },
-                    Slot::Write => wgpu::BufferBindingType::Storage { read_only: false },
-                    Slot::Uniform => wgpu::BufferBindingType::Uniform,
+                    BindingKind::Read => wgpu::BufferBindingType::Storage { read_only: true },
+                    BindingKind::Write => wgpu::BufferBindingType::Storage { read_only: false },
+                    BindingKind::Uniform => wgpu::BufferBindingType::Uniform,
                 },
                 has_dynamic_offset: false,
                 min_binding_size: None,
@@ -53,7 +53,7 @@ pub(super) fn bind_group(
     device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some(label), layout, entries: &entries })
 }
 
-/// Layouts of bind groups 0 (the step) and 1 (a segment's pools), shared by all kernels and layers.
+/// Layouts of bind groups 0 (the step) and 1 (a head shard's pools), shared by all kernels and layers.
 #[derive(Clone, Debug)]
 pub(super) struct SharedLayouts {
     /// Step words and tables, read.
@@ -69,10 +69,10 @@ pub(super) struct SharedLayouts {
 impl SharedLayouts {
     pub(super) fn new(device: &wgpu::Device) -> Self {
         Self {
-            step: bind_group_layout(device, "paged.step", &[Slot::Read, Slot::Read]),
-            step_update: bind_group_layout(device, "paged.step_update", &[Slot::Read, Slot::Write]),
-            pools: bind_group_layout(device, "paged.pools", &[Slot::Read, Slot::Read]),
-            pools_append: bind_group_layout(device, "paged.pools_append", &[Slot::Write, Slot::Write]),
+            step: bind_group_layout(device, "paged.step", &[BindingKind::Read, BindingKind::Read]),
+            step_update: bind_group_layout(device, "paged.step_update", &[BindingKind::Read, BindingKind::Write]),
+            pools: bind_group_layout(device, "paged.pools", &[BindingKind::Read, BindingKind::Read]),
+            pools_append: bind_group_layout(device, "paged.pools_append", &[BindingKind::Write, BindingKind::Write]),
         }
     }
 }

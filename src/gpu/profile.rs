@@ -1,8 +1,8 @@
 //! What the kernels need to know of a device: the one place that chooses a kernel's form.
 
-use super::attention_shape::AttentionShape;
 use super::error::GpuError;
-use super::shape::{Exchange, KvShape};
+use crate::gpu::kernel::attention_shape::AttentionShape;
+use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
 
 /// Invocations of a workgroup whose lanes meet in workgroup memory.
@@ -14,7 +14,7 @@ const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
     /// How the lanes of a decode workgroup hand values to each other.
-    pub exchange: Exchange,
+    pub lane_comm: LaneComm,
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
     pub split_tokens: u32,
@@ -55,12 +55,12 @@ impl DeviceProfile {
     /// The profile of a device with these features and limits.
     pub fn new(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
         let software = info.device_type == wgpu::DeviceType::Cpu;
-        let exchange = exchange(info, features);
+        let lane_comm = lane_comm(info, features);
         // Without subgroups a software driver's loops are not unrolled and
         // would soon have too many rounds: there every token is served alone.
-        let one_by_one = software && matches!(exchange, Exchange::Workgroup { .. });
+        let one_by_one = software && matches!(lane_comm, LaneComm::Workgroup { .. });
         Self {
-            exchange,
+            lane_comm,
             tile_rows: 16,
             tile_tokens: if one_by_one { 1 } else { MAX_TILE_TOKENS },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
@@ -96,14 +96,14 @@ impl DeviceProfile {
             let limit = "it must be from 1 to 64";
             return Err(GpuError::Profile { field: "tile_rows", value: self.tile_rows.to_string(), limit });
         }
-        let wrong = |limit| GpuError::Profile { field: "exchange", value: self.exchange.to_string(), limit };
-        let lanes = self.exchange.lanes();
+        let wrong = |limit| GpuError::Profile { field: "lane_comm", value: self.lane_comm.to_string(), limit };
+        let lanes = self.lane_comm.lanes();
         let most = device.limits().max_compute_invocations_per_workgroup.min(256);
         if !lanes.is_power_of_two() || !(4..=most).contains(&lanes) {
             return Err(wrong("the lanes must be a power of two, from 4 to the invocations of a workgroup"));
         }
-        let own = exchange(&device.adapter_info(), device.features());
-        if matches!(self.exchange, Exchange::Subgroup { .. }) && self.exchange != own {
+        let own = lane_comm(&device.adapter_info(), device.features());
+        if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && self.lane_comm != own {
             return Err(wrong("the device has no subgroups of that one size"));
         }
         Ok(())
@@ -113,7 +113,7 @@ impl DeviceProfile {
     pub fn schedule(&self, kv: &KvShape) -> Schedule {
         Schedule {
             split_tokens: self.split_tokens,
-            tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.exchange, self.tile_rows)),
+            tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.lane_comm, self.tile_rows)),
             chunk_queries: self.chunk_queries,
             chunk_split_tokens: self.chunk_split_tokens,
             share_prefixes: self.share_prefixes,
@@ -130,7 +130,7 @@ impl DeviceProfile {
 
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
-        self.exchange = Exchange::Workgroup { lanes: WORKGROUP_LANES };
+        self.lane_comm = LaneComm::Workgroup { lanes: WORKGROUP_LANES };
         if self.software {
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);
         }
@@ -139,15 +139,15 @@ impl DeviceProfile {
 }
 
 /// Subgroups are used where every dispatch gets the same size, for then a workgroup can be exactly one of them.
-fn exchange(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Exchange {
+fn lane_comm(info: &wgpu::AdapterInfo, features: wgpu::Features) -> LaneComm {
     let lanes = info.subgroup_min_size;
     // Mesa's lavapipe computes on vectors of 512 bits at most, and says 32 lanes where LP_NATIVE_VECTOR_WIDTH is 1024.
     let most = if info.device_type == wgpu::DeviceType::Cpu { 16 } else { 64 };
     let known = lanes == info.subgroup_max_size && lanes.is_power_of_two() && (4..=most).contains(&lanes);
     if features.contains(wgpu::Features::SUBGROUP) && known {
-        Exchange::Subgroup { lanes }
+        LaneComm::Subgroup { lanes }
     } else {
-        Exchange::Workgroup { lanes: WORKGROUP_LANES }
+        LaneComm::Workgroup { lanes: WORKGROUP_LANES }
     }
 }
 
@@ -157,7 +157,7 @@ pub fn recommended_features(adapter: &wgpu::Adapter) -> wgpu::Features {
 }
 
 /// Limits worth asking for when creating a device: WebGPU's defaults, with buffers and bindings as large as the adapter
-/// allows. The kernels also run within the defaults, with more and smaller segments.
+/// allows. The kernels also run within the defaults, with more and smaller head shards.
 pub fn recommended_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
     let offered = adapter.limits();
     wgpu::Limits {

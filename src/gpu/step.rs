@@ -88,11 +88,11 @@ impl Step {
 
     /// Bind group 0, for the cache that began the step.
     pub(super) fn bind_group(&self, cache: &KvCache) -> Result<&wgpu::BindGroup, GpuError> {
-        let foreign = GpuError::Foreign { what: "step" };
+        let external = GpuError::Foreign { what: "step" };
         if self.cache != *cache.identity() {
-            return Err(foreign);
+            return Err(external);
         }
-        let arena = self.lease.arena().ok_or(foreign)?;
+        let arena = self.lease.arena().ok_or(external)?;
         Ok(match self.source {
             TableSource::Resident => &arena.resident,
             TableSource::Inline => &arena.inline,

@@ -4,14 +4,14 @@
 //! block  [num_layers] of: K [num_kv_heads, block_size, k_row_bytes], then V [num_kv_heads, block_size, v_row_bytes]
 //! ```
 //!
-//! How a device cuts its layers into segments does not show.
+//! How a device cuts its layers into head shards does not show.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::SequenceRecord;
-use crate::formats::KvFormat;
+use crate::formats::KvDtype;
 use crate::layout::{KvLayout, UNIT_BYTES};
 
 /// K or V.
@@ -32,7 +32,7 @@ impl Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockShape {
     /// Storage of the elements.
-    pub kv_format: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Layers.
     pub num_layers: u32,
     /// KV heads per layer.
@@ -49,7 +49,7 @@ impl BlockShape {
     /// The shape of a cache's blocks.
     pub fn of(layout: &KvLayout) -> Self {
         Self {
-            kv_format: layout.kv_format(),
+            kv_dtype: layout.kv_dtype(),
             num_layers: layout.num_layers(),
             num_kv_heads: layout.num_kv_heads(),
             head_dim: layout.head_dim(),
@@ -64,7 +64,7 @@ impl BlockShape {
             Side::K => self.head_dim,
             Side::V => self.v_head_dim,
         };
-        u64::from(self.kv_format.row_units(dim)) * UNIT_BYTES
+        u64::from(self.kv_dtype.row_units(dim)) * UNIT_BYTES
     }
 
     /// Bytes of one token in K and V of all layers.
@@ -99,8 +99,8 @@ impl BlockShape {
             ("v_head_dim", self.v_head_dim, other.v_head_dim),
             ("block_size", self.block_size, if block_size { other.block_size } else { self.block_size }),
         ];
-        if self.kv_format != other.kv_format {
-            return Some(("kv_format", self.kv_format.to_string(), other.kv_format.to_string()));
+        if self.kv_dtype != other.kv_dtype {
+            return Some(("kv_dtype", self.kv_dtype.to_string(), other.kv_dtype.to_string()));
         }
         let differs = numbers.into_iter().find(|(_, ours, theirs)| ours != theirs);
         differs.map(|(name, ours, theirs)| (name, ours.to_string(), theirs.to_string()))
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn heads_lie_behind_each_other_and_fill_the_block() {
-        for format in KvFormat::ALL {
+        for format in KvDtype::ALL {
             let config = CacheConfig::new(3, 5, 40).with_v_head_dim(72).with_block_size(7).with_num_blocks(1);
-            let layout = config.with_kv_format(format).layout().unwrap();
+            let layout = config.with_kv_dtype(format).layout().unwrap();
             let shape = BlockShape::of(&layout);
             assert_eq!(shape.block_bytes(), layout.block_bytes());
             let mut end = 0;
@@ -207,7 +207,7 @@ mod tests {
         let other = BlockShape { block_size: 8, ..shape };
         assert_eq!(shape.difference(&other, false), None);
         assert_eq!(shape.difference(&other, true), Some(("block_size", "16".into(), "8".into())));
-        let other = BlockShape { kv_format: KvFormat::Int4, ..other };
-        assert_eq!(shape.difference(&other, false), Some(("kv_format", "f16".into(), "int4".into())));
+        let other = BlockShape { kv_dtype: KvDtype::Int4, ..other };
+        assert_eq!(shape.difference(&other, false), Some(("kv_dtype", "f16".into(), "int4".into())));
     }
 }

@@ -1,14 +1,14 @@
-//! What `check`, `bench` and the tests share: a device, and scenes whose right answer is known.
+//! What `check`, `bench` and the tests share: a device, and scenarios whose right answer is known.
 //!
 //! Part of the feature `testkit`, and outside of semantic versioning. Engines bring their own device.
 
 mod gpu;
-mod scene;
+mod scenario;
 mod skip;
 mod steps;
 
 pub use gpu::{AdapterChoice, Gpu, GpuOptions, OpenError, adapters, choose_adapter, describe_driver};
-pub use scene::Tolerances;
-pub use scene::{Fault, Outcome, Scene, SceneSpec, SceneVariant, Verdict};
+pub use scenario::Tolerances;
+pub use scenario::{Fault, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict};
 pub use skip::{REQUIRE_ADAPTER, published_log, skip, test_device, test_device_with};
 pub use steps::{SENTINEL, append_plan, attend_plan, io_buffer, plant_table_update, read_io, round_io, slots_of};

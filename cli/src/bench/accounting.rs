@@ -21,7 +21,7 @@
 //! apart, so that the rates of a paged and a contiguous run are quotients of the same bytes.
 
 use super::models::ModelShape;
-use wgpu_paged_attention::testkit::SceneVariant;
+use wgpu_paged_attention::testkit::ScenarioVariant;
 
 /// Bytes of one element of new K and V, and of a log-sum-exp: f32.
 const F32_BYTES: u64 = 4;
@@ -64,7 +64,7 @@ pub struct Attention<'a> {
     /// `(queries, len)` of every sequence: its last `queries` of `len` tokens are queries.
     pub rows: &'a [(u32, u32)],
     /// Which keys a query sees, and what q and the output are made of.
-    pub variant: SceneVariant,
+    pub variant: ScenarioVariant,
     /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Leading tokens that all sequences share, as far as they reach.
@@ -120,13 +120,13 @@ pub fn table_bytes(len: u32, block_size: u32) -> u64 {
 }
 
 /// Keys of a sequence that any of its queries sees: the last ones, for windows move on with the queries.
-pub fn seen_keys(queries: u32, len: u32, variant: &SceneVariant) -> u64 {
+pub fn seen_keys(queries: u32, len: u32, variant: &ScenarioVariant) -> u64 {
     let reach = |window: u32| u64::from(queries) + u64::from(window) - 1;
     variant.window.map_or(u64::from(len), |window| reach(window).min(len.into()))
 }
 
 /// (query, key) pairs of which the query sees the key. A causal query before position 0 sees nothing.
-pub fn pairs(queries: u32, len: u32, variant: &SceneVariant) -> u64 {
+pub fn pairs(queries: u32, len: u32, variant: &ScenarioVariant) -> u64 {
     let window = variant.window.map_or(i64::MAX, i64::from);
     let first = i64::from(len) - i64::from(queries);
     let seen = |position: i64| {
@@ -148,7 +148,7 @@ mod tests {
 
     /// Stored bytes of one row of 64 elements in f16.
     const ROW: u64 = 128;
-    const PLAIN: SceneVariant = SceneVariant::PLAIN;
+    const PLAIN: ScenarioVariant = ScenarioVariant::PLAIN;
 
     fn attention(rows: &[(u32, u32)]) -> Attention<'_> {
         Attention { rows, variant: PLAIN, lse: false, shared: 0, block_size: None }
@@ -178,7 +178,7 @@ mod tests {
     fn scales_are_bytes_too() {
         // 64 codes of 8 bits and one scale; 64 of 4 bits and a scale for each 32.
         for (format, row_bytes) in [("f32", 256), ("bf16", 128), ("int8", 64 + 4), ("fp8", 64 + 4), ("int4", 32 + 8)] {
-            let format: wgpu_paged_attention::config::KvFormat = format.parse().unwrap();
+            let format: wgpu_paged_attention::config::KvDtype = format.parse().unwrap();
             assert_eq!(format.used_bytes(64), row_bytes, "{format}");
             let cost = attention(&[(1, 5)]).cost(&shape(), row_bytes);
             assert_eq!(cost.kv_bytes, 5 * 2 * row_bytes * 2, "{format}");
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn halves_and_the_log_sum_exp_change_the_activations() {
         let plain = attention(&[(3, 5)]);
-        let halves = SceneVariant { io_format: IoFormat::F16, ..PLAIN };
+        let halves = ScenarioVariant { io_format: IoFormat::F16, ..PLAIN };
         // 3 queries · 8 heads · 64 · 2 bytes · 2.
         assert_eq!(Attention { variant: halves, ..plain }.cost(&shape(), ROW).activation_bytes, 6144);
         // 3 · 8 · (64 · 4 · 2 + 4).
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(shared.cost(&shape(), ROW).kv_bytes, (4 + 1 + 3) * 2 * ROW * 2);
         assert_eq!(attention(&rows).cost(&shape(), ROW).kv_bytes, 14 * 2 * ROW * 2);
         // With a window of 3, the first sees keys 2 to 4 and shares two of them; the second 4 to 6; the third 0 and 1.
-        let windowed = Attention { variant: SceneVariant { window: Some(3), ..PLAIN }, ..shared };
+        let windowed = Attention { variant: ScenarioVariant { window: Some(3), ..PLAIN }, ..shared };
         assert_eq!(windowed.cost(&shape(), ROW).kv_bytes, (2 + 1 + 3) * 2 * ROW * 2);
     }
 
@@ -235,13 +235,13 @@ mod tests {
 
     #[test]
     fn pairs_and_keys_are_counted_one_by_one() {
-        let visible = |variant: &SceneVariant, position: i64, key: i64| {
+        let visible = |variant: &ScenarioVariant, position: i64, key: i64| {
             (!variant.causal || key <= position)
                 && variant.window.is_none_or(|window| position - key < i64::from(window))
         };
         for causal in [true, false] {
             for window in [None, Some(1), Some(3), Some(20)] {
-                let variant = SceneVariant { causal, window, ..PLAIN };
+                let variant = ScenarioVariant { causal, window, ..PLAIN };
                 for (len, queries) in (0..12_u32).flat_map(|len| (1..12_u32).map(move |queries| (len, queries))) {
                     let what = format!("{variant}: {queries} queries, {len} keys");
                     let positions = i64::from(len) - i64::from(queries)..i64::from(len);

@@ -168,7 +168,7 @@ fn layout(inputs: &CaseInputs, mode: Mode) -> Result<KvLayout, ConfigError> {
     // Too many for 32 bits are too many for the configuration, which says so.
     let num_blocks = u32::try_from(num_blocks).unwrap_or(u32::MAX);
     CacheConfig::new(inputs.layers, inputs.shape.num_kv_heads, inputs.shape.head_dim)
-        .with_kv_format(inputs.kv_format)
+        .with_kv_dtype(inputs.kv_dtype)
         .with_paged(paged)
         .with_block_size(block_size)
         .with_num_blocks(num_blocks.max(1))

@@ -9,7 +9,7 @@ use crate::bench::options::{BenchOptions, Lengths};
 use crate::bench::report::{Report, render};
 use crate::bench::runner::{self, BenchError};
 use crate::trace::ReadOptions;
-use wgpu_paged_attention::testkit::SceneVariant;
+use wgpu_paged_attention::testkit::ScenarioVariant;
 
 use crate::args::BenchArgs;
 use crate::common::files::ReportFiles;
@@ -73,7 +73,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
         (None, None) if !args.lens.is_empty() => Lengths::Lists(args.lens.clone()),
         (None, None) => Lengths::Uniform,
     };
-    let variant = SceneVariant {
+    let variant = ScenarioVariant {
         causal: !args.non_causal,
         window: args.window,
         soft_cap: args.soft_cap,
@@ -86,7 +86,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
         ops: args.op.clone(),
         models: args.model.clone(),
         cases: args.case.clone(),
-        kv_formats: args.kv_dtype.clone(),
+        kv_dtypes: args.kv_dtype.clone(),
         block_sizes: args.block_size.clone(),
         batches: args.batch.clone(),
         contexts: args.context.clone(),

@@ -8,22 +8,22 @@ use super::inputs::CaseInputs;
 use super::models::ModelShape;
 use super::options::Op;
 use super::report::{Figure, Limit, Mode};
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::reference::max_error;
-use wgpu_paged_attention::testkit::{Gpu, Scene, SceneSpec, Verdict};
+use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict};
 
 /// The shape of all figures: llama-3-8b.
 const HEADS: (u32, u32, u32) = (32, 8, 128);
 
 /// Largest error of a format over the largest value, for K, V and q from N(0, 1).
-const ACCURACY: [(KvFormat, f64); 6] = [
-    (KvFormat::F32, 2e-6),
-    (KvFormat::F16, 1e-3),
-    (KvFormat::Bf16, 8e-3),
-    (KvFormat::Int8, 1e-2),
-    (KvFormat::Fp8, 5e-2),
-    (KvFormat::Int4, 1e-1),
+const ACCURACY: [(KvDtype, f64); 6] = [
+    (KvDtype::F32, 2e-6),
+    (KvDtype::F16, 1e-3),
+    (KvDtype::Bf16, 8e-3),
+    (KvDtype::Int8, 1e-2),
+    (KvDtype::Fp8, 5e-2),
+    (KvDtype::Int4, 1e-1),
 ];
 
 /// The figures that are made of times.
@@ -31,7 +31,7 @@ pub fn groups(seed: u64) -> Vec<Group> {
     // The shape is within its limits.
     let shape = || ModelShape::by_name("llama-3-8b").unwrap_or_else(|_| ModelShape::BUILT_IN[0].clone());
     let batch = |lens: &[u32]| CaseInputs::new(shape(), lens.to_vec(), seed);
-    let format = |kv_format| CaseInputs { kv_format, ..batch(&[1024; 8]) };
+    let format = |kv_dtype| CaseInputs { kv_dtype, ..batch(&[1024; 8]) };
     let paged = |inputs: Vec<CaseInputs>| inputs.into_iter().map(|inputs| (inputs, Mode::Paged)).collect::<Vec<_>>();
     let ratio = |what: &str, over: &[usize], under: &[usize], limit| Comparison {
         what: what.to_owned(),
@@ -57,7 +57,7 @@ pub fn groups(seed: u64) -> Vec<Group> {
         },
         Group {
             ops: vec![Op::Decode],
-            sides: paged([KvFormat::F32, KvFormat::F16, KvFormat::Int8, KvFormat::Int4].map(format).to_vec()),
+            sides: paged([KvDtype::F32, KvDtype::F16, KvDtype::Int8, KvDtype::Int4].map(format).to_vec()),
             comparisons: vec![
                 ratio("decode of 8 x 1024 tokens: f16 over f32", &[1], &[0], Limit::AtMost(1.0)),
                 ratio("decode of 8 x 1024 tokens: int8 over f16", &[2], &[1], Limit::AtMost(1.1)),
@@ -107,16 +107,16 @@ pub fn num_accuracies() -> usize {
 /// # Errors
 /// [`Verdict`] if it cannot be computed; a large error is no error.
 pub fn accuracy(gpu: &Gpu, seed: u64, index: usize) -> Result<Figure, Verdict> {
-    let (kv_format, at_most) = ACCURACY[index];
-    let spec = SceneSpec { kv_format, ..SceneSpec::decode(HEADS.0, HEADS.1, HEADS.2, &[1, 17, 300, 1024]) };
-    let scene = Scene::random(&spec, seed)?;
-    let outcome = scene.run(gpu, &DeviceProfile::of(&gpu.device), None)?;
-    let mut exact = scene;
-    exact.spec.kv_format = KvFormat::F32;
+    let (kv_dtype, at_most) = ACCURACY[index];
+    let spec = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(HEADS.0, HEADS.1, HEADS.2, &[1, 17, 300, 1024]) };
+    let scenario = Scenario::random(&spec, seed)?;
+    let outcome = scenario.run(gpu, &DeviceProfile::of(&gpu.device), None)?;
+    let mut exact = scenario;
+    exact.spec.kv_dtype = KvDtype::F32;
     let error = max_error(&outcome.out, &exact.expected().output);
     let largest = exact.v.iter().filter(|v| v.is_finite()).fold(0.0_f32, |top, v| top.max(v.abs()));
     Ok(Figure {
-        what: format!("{kv_format}: largest error over the largest value"),
+        what: format!("{kv_dtype}: largest error over the largest value"),
         measured: error / f64::from(largest),
         limit: Some(Limit::AtMost(at_most)),
         samples: outcome.out.len(),
@@ -144,7 +144,7 @@ mod tests {
                 assert_eq!((shape.num_q_heads, shape.num_kv_heads, shape.head_dim), HEADS);
             }
         }
-        assert!(ACCURACY.map(|(format, _)| format) == KvFormat::ALL);
+        assert!(ACCURACY.map(|(format, _)| format) == KvDtype::ALL);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::models::ModelShape;
 use super::options::{BenchOptions, Lengths, Op};
 use super::report::{Limit, Mode};
 use crate::trace::{SampleError, sequence_lengths};
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::UNIT_BYTES;
 
 /// K and V bytes of the largest default case, and what is measured by default so that it ends in time.
@@ -89,16 +89,16 @@ impl Group {
 /// # Errors
 /// [`SampleError`] if no lengths can be drawn from a log.
 pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec<String>), SampleError> {
-    let formats = if options.kv_formats.is_empty() { vec![KvFormat::F16] } else { options.kv_formats.clone() };
+    let formats = if options.kv_dtypes.is_empty() { vec![KvDtype::F16] } else { options.kv_dtypes.clone() };
     let block_sizes = if options.block_sizes.is_empty() { vec![16] } else { options.block_sizes.clone() };
     let limit = if software { SOFTWARE_BYTES } else { GPU_BYTES };
     let (mut groups, mut left_out): (Vec<Group>, _) = (Vec::new(), Vec::new());
     for batch in batches(options, software)? {
         for &block_size in &block_sizes {
-            let inputs = |kv_format: KvFormat| {
-                let layers = rotated_layers(&batch.shape, kv_format, &batch.lens, software);
+            let inputs = |kv_dtype: KvDtype| {
+                let layers = rotated_layers(&batch.shape, kv_dtype, &batch.lens, software);
                 CaseInputs {
-                    kv_format,
+                    kv_dtype,
                     block_size,
                     workload: batch.workload.clone(),
                     decoding: options.queries,
@@ -145,8 +145,8 @@ pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec
 }
 
 /// Layers of a case: so many that a GPU's caches do not hold what one of them reads next.
-pub(crate) fn rotated_layers(shape: &ModelShape, kv_format: KvFormat, lens: &[u32], software: bool) -> u32 {
-    let bytes = stored_bytes(shape, kv_format, lens);
+pub(crate) fn rotated_layers(shape: &ModelShape, kv_dtype: KvDtype, lens: &[u32], software: bool) -> u32 {
+    let bytes = stored_bytes(shape, kv_dtype, lens);
     if software { 1 } else { GPU_ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, 16) as u32 }
 }
 
@@ -162,7 +162,7 @@ fn group(ops: Vec<Op>, inputs: Vec<CaseInputs>, shared: bool) -> Group {
             ratio(format!("{}: time without sharing over time with", own.label()), 2 * at + 1, 2 * at);
         }
         if at > 0 {
-            ratio(format!("{}: time over that of {}", own.label(), inputs[0].kv_format), 2 * at, 0);
+            ratio(format!("{}: time over that of {}", own.label(), inputs[0].kv_dtype), 2 * at, 0);
         }
     }
     let sides = inputs.iter().flat_map(|inputs| modes.map(|mode| (inputs.clone(), mode))).collect();
@@ -237,7 +237,7 @@ fn flops(inputs: &CaseInputs, op: Op) -> u64 {
 }
 
 /// Bytes of K and V, padding included.
-fn stored_bytes(shape: &ModelShape, format: KvFormat, lens: &[u32]) -> u64 {
+fn stored_bytes(shape: &ModelShape, format: KvDtype, lens: &[u32]) -> u64 {
     let tokens = lens.iter().map(|&len| u64::from(len)).sum();
     accounting::kv_bytes(shape, UNIT_BYTES * u64::from(format.row_units(shape.head_dim)), tokens)
 }
@@ -289,12 +289,12 @@ mod tests {
     #[test]
     fn formats_alternate_in_one_group() {
         let case = "1,64,2,1,8".parse().unwrap();
-        let kv_formats = vec![KvFormat::F16, KvFormat::Int4];
-        let options = BenchOptions { cases: vec![case], kv_formats, ..BenchOptions::default() };
+        let kv_dtypes = vec![KvDtype::F16, KvDtype::Int4];
+        let options = BenchOptions { cases: vec![case], kv_dtypes, ..BenchOptions::default() };
         let (groups, _) = planned(&options);
-        let sides: Vec<_> = groups[0].sides.iter().map(|(inputs, mode)| (inputs.kv_format, *mode)).collect();
+        let sides: Vec<_> = groups[0].sides.iter().map(|(inputs, mode)| (inputs.kv_dtype, *mode)).collect();
         let (paged, contiguous) = (Mode::Paged, Mode::Contiguous);
-        let (f16, int4) = (KvFormat::F16, KvFormat::Int4);
+        let (f16, int4) = (KvDtype::F16, KvDtype::Int4);
         assert_eq!(sides, [(f16, paged), (f16, contiguous), (int4, paged), (int4, contiguous)]);
         assert_eq!(groups[0].comparisons.len(), 1);
         assert_eq!(groups[0].comparisons[0].measure, Measure::Ratio(vec![2], vec![0]));

@@ -5,9 +5,9 @@ use rand::{RngExt, SeedableRng};
 use super::models::ModelShape;
 use super::options::Op;
 use crate::seed::{CaseRng, InputHash, rng_for};
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::formats::round_rows;
-use wgpu_paged_attention::testkit::SceneVariant;
+use wgpu_paged_attention::testkit::ScenarioVariant;
 
 /// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
 const MAX_APPEND_BYTES: u64 = 64 << 20;
@@ -20,7 +20,7 @@ pub struct CaseInputs {
     /// Heads and their width.
     pub shape: ModelShape,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Tokens per block of the paged modes.
     pub block_size: u32,
     /// Tokens of every sequence.
@@ -32,7 +32,7 @@ pub struct CaseInputs {
     /// Leading tokens that are the same in all sequences.
     pub shared_prefix: u32,
     /// The variant of attention.
-    pub variant: SceneVariant,
+    pub variant: ScenarioVariant,
     /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Layers, all with the same data: so many that a device's caches do not hold what one layer reads next.
@@ -53,13 +53,13 @@ impl CaseInputs {
     pub fn new(shape: ModelShape, lens: Vec<u32>, seed: u64) -> Self {
         Self {
             shape,
-            kv_format: KvFormat::F16,
+            kv_dtype: KvDtype::F16,
             block_size: 16,
             lens,
             workload: "uniform".to_owned(),
             decoding: 1,
             shared_prefix: 0,
-            variant: SceneVariant::PLAIN,
+            variant: ScenarioVariant::PLAIN,
             lse: false,
             layers: 1,
             seed,
@@ -68,8 +68,8 @@ impl CaseInputs {
 
     /// A name that tells the case's inputs apart.
     pub fn label(&self) -> String {
-        let Self { shape, kv_format, lens, .. } = self;
-        format!("{shape} {kv_format} {}x{}", lens.len(), self.longest())
+        let Self { shape, kv_dtype, lens, .. } = self;
+        format!("{shape} {kv_dtype} {}x{}", lens.len(), self.longest())
     }
 
     /// Tokens of the longest sequence.
@@ -79,7 +79,7 @@ impl CaseInputs {
 
     /// The variant and what else is not as usual, in words; `plain` if all is.
     pub fn variant_name(&self) -> String {
-        match (self.lse, self.variant == SceneVariant::PLAIN) {
+        match (self.lse, self.variant == ScenarioVariant::PLAIN) {
             (false, _) => self.variant.to_string(),
             (true, true) => "lse".to_owned(),
             (true, false) => format!("{}, lse", self.variant),
@@ -95,7 +95,7 @@ impl CaseInputs {
     pub fn hash(&self) -> String {
         let mut hash = InputHash::new();
         let ModelShape { num_q_heads, num_kv_heads, head_dim, .. } = self.shape;
-        hash.update(&[num_q_heads, num_kv_heads, head_dim]).update(self.kv_format.name().as_bytes());
+        hash.update(&[num_q_heads, num_kv_heads, head_dim]).update(self.kv_dtype.name().as_bytes());
         hash.update(&self.lens).update(&self.query_values(self.lens.len()));
         for (seq, &len) in self.lens.iter().enumerate() {
             for position in [0, len.saturating_sub(1)] {
@@ -140,7 +140,7 @@ impl CaseInputs {
     /// K or V of a sequence as the cache keeps it, `[len, num_kv_heads, head_dim]`.
     pub(super) fn stored(&self, kind: Kind, seq: usize) -> Vec<f32> {
         let mut all: Vec<f32> = (0..self.lens[seq]).flat_map(|position| self.token(kind, seq, position)).collect();
-        round_rows(self.kv_format, self.shape.head_dim as usize, &mut all);
+        round_rows(self.kv_dtype, self.shape.head_dim as usize, &mut all);
         all
     }
 

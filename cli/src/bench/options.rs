@@ -8,8 +8,8 @@ use super::lens::LengthList;
 use super::models::{CaseSpec, ModelShape};
 use crate::trace::Request;
 use crate::workload::Workload;
-use wgpu_paged_attention::config::KvFormat;
-use wgpu_paged_attention::testkit::SceneVariant;
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::testkit::ScenarioVariant;
 
 /// Queries of the sequence that brings a chunk of its prompt to a mixed step.
 const MIXED_CHUNK: u32 = 128;
@@ -112,7 +112,7 @@ pub struct BenchOptions {
     /// Cases by their numbers, instead of models over batches and contexts.
     pub cases: Vec<CaseSpec>,
     /// Storage formats, timed in alternation; empty means f16.
-    pub kv_formats: Vec<KvFormat>,
+    pub kv_dtypes: Vec<KvDtype>,
     /// Tokens per block; empty means 16.
     pub block_sizes: Vec<u32>,
     /// Sequences; empty means what suits the adapter.
@@ -125,7 +125,7 @@ pub struct BenchOptions {
     /// with batches that do not.
     pub shared_prefix: Option<u32>,
     /// The variant of attention.
-    pub variant: SceneVariant,
+    pub variant: ScenarioVariant,
     /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Timed runs of every case; `None` means what suits the adapter.
@@ -148,13 +148,13 @@ impl Default for BenchOptions {
             ops: Vec::new(),
             models: Vec::new(),
             cases: Vec::new(),
-            kv_formats: Vec::new(),
+            kv_dtypes: Vec::new(),
             block_sizes: Vec::new(),
             batches: Vec::new(),
             contexts: Vec::new(),
             queries: 1,
             shared_prefix: None,
-            variant: SceneVariant::PLAIN,
+            variant: ScenarioVariant::PLAIN,
             lse: false,
             samples: None,
             lengths: Lengths::Uniform,

@@ -242,7 +242,7 @@ impl Run<'_> {
             num_q_heads: inputs.shape.num_q_heads,
             num_kv_heads: inputs.shape.num_kv_heads,
             head_dim: inputs.shape.head_dim,
-            kv_dtype: inputs.kv_format.to_string(),
+            kv_dtype: inputs.kv_dtype.to_string(),
             block_size: inputs.block_size,
             batch: inputs.lens.len() as u32,
             context: inputs.longest(),
@@ -319,7 +319,7 @@ fn figure(comparison: &Comparison, sides: &[Side<'_>], results: &[CaseResult], b
 
 fn cost(inputs: &CaseInputs, op: Op, mode: Mode) -> Cost {
     let paged = mode != Mode::Contiguous;
-    let row_bytes = inputs.kv_format.used_bytes(inputs.shape.head_dim);
+    let row_bytes = inputs.kv_dtype.used_bytes(inputs.shape.head_dim);
     if op == Op::Append {
         return accounting::append(&inputs.shape, row_bytes, inputs.tokens(op), paged);
     }

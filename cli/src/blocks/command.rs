@@ -9,7 +9,7 @@ use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMea
 use crate::trace::Log;
 use crate::workload::Workload;
 use clap::Args;
-use wgpu_paged_attention::config::{KvFormat, MAX_BLOCK_SIZE};
+use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::testkit::Gpu;
 
 use crate::args::{AdapterArgs, models, seconds, up_to};
@@ -50,7 +50,7 @@ pub struct BlocksArgs {
     pub model: ModelShape,
     /// Storage of K and V.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
-    pub kv_dtype: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Only count: no adapter is needed, and the output is the same everywhere.
     #[arg(long, conflicts_with_all = ["adapter", "require_gpu", "time_budget"])]
     pub no_measure: bool,
@@ -86,7 +86,7 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
         seed: args.seed,
         max_seq_len: args.max_len,
         model: args.model.name.to_string(),
-        kv_format: args.kv_dtype,
+        kv_dtype: args.kv_dtype,
         adapter: None,
         workloads,
         recommendation: None,
@@ -119,7 +119,7 @@ fn measure(
 ) -> Result<(), Failure> {
     let decode = DecodeMeasure {
         shape: args.model.clone(),
-        kv_format: args.kv_dtype,
+        kv_dtype: args.kv_dtype,
         max_seq_len: args.max_len,
         seed: args.seed,
         time_budget: args.time_budget / logs.len().max(1) as u32,

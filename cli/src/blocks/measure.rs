@@ -19,7 +19,7 @@ use crate::bench::timer::Timer;
 use crate::compare::Band;
 use crate::compare::noise::median_band;
 use crate::trace::{Request, sequence_lengths};
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::Gpu;
 
 /// Timed rounds.
@@ -36,7 +36,7 @@ pub struct DecodeMeasure {
     /// The heads of the model.
     pub shape: ModelShape,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    pub kv_dtype: KvDtype,
     /// The longest sequence.
     pub max_seq_len: u32,
     /// Seed of the batch and its inputs.
@@ -75,12 +75,12 @@ impl DecodeMeasure {
     ) -> Result<Option<Vec<DecodeTime>>, BlockSizesError> {
         let (batch, longest) = if gpu.is_software() { SOFTWARE_BATCH } else { GPU_BATCH };
         let lens = sequence_lengths(requests, batch, self.max_seq_len.min(longest), self.seed)?;
-        let layers = rotated_layers(&self.shape, self.kv_format, &lens, gpu.is_software());
+        let layers = rotated_layers(&self.shape, self.kv_dtype, &lens, gpu.is_software());
         let mut timer = Timer::new(gpu)?;
         let mut cases = Vec::new();
         for &block_size in block_sizes {
             let inputs = CaseInputs {
-                kv_format: self.kv_format,
+                kv_dtype: self.kv_dtype,
                 block_size,
                 layers,
                 ..CaseInputs::new(self.shape.clone(), lens.clone(), self.seed)

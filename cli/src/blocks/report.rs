@@ -7,7 +7,7 @@ use super::recommend::Recommendation;
 use super::study::Published;
 use crate::bench::report::Adapter;
 use crate::report;
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 
 /// Block sizes, compared on one or several logs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,8 @@ pub struct BlockSizesReport {
     /// Name of the shape that was measured.
     pub model: String,
     /// Storage of K and V that was measured.
-    pub kv_format: KvFormat,
+    #[serde(rename = "kv_format")]
+    pub kv_dtype: KvDtype,
     /// What was measured on; `None` if nothing was.
     pub adapter: Option<Adapter>,
     /// The logs.

@@ -3,7 +3,7 @@ use super::*;
 use crate::trace::{Log, Request};
 use crate::workload::{SHORT_CHAT, Workload};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 
 const SIZES: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
@@ -175,7 +175,7 @@ fn report(workloads: Vec<BlockSizeStudy>) -> BlockSizesReport {
         seed: 1,
         max_seq_len: 4096,
         model: "llama-3-8b".to_owned(),
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         adapter: None,
         recommendation: recommend(&workloads),
         workloads,

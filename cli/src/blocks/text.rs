@@ -13,7 +13,7 @@ pub fn render(report: &BlockSizesReport) -> String {
     if report.adapter.is_some() {
         parts.push(format!(
             "decode: one layer of {} in {}, a batch drawn from the requests; ÷ is the median over neighbouring runs",
-            report.model, report.kv_format
+            report.model, report.kv_dtype
         ));
     }
     if let Some(recommendation) = &report.recommendation {

@@ -42,7 +42,7 @@ fn render(report: &CheckReport) -> String {
             failed => format!("{failed} WRONG"),
         };
         let _ =
-            write!(text, "\n{name:<28} {:>3} scenes  worst error {:.1e}  {failed}", group.scenes, group.worst_error);
+            write!(text, "\n{name:<28} {:>3} scenarios  worst error {:.1e}  {failed}", group.scenes, group.worst_error);
     }
     let noticed = report.self_test.iter().filter(|planted| planted.noticed).count();
     let _ = write!(text, "\nplanted faults noticed: {noticed} of {} ({:.1} s)", report.self_test.len(), report.seconds);
@@ -61,7 +61,7 @@ fn render(report: &CheckReport) -> String {
         (true, _) => "passed: every form of the kernels agrees with the oracle".to_owned(),
         (false, 0) => "FAILED: the check cannot tell right from wrong on this adapter".to_owned(),
         (false, failed) => format!(
-            "FAILED: {failed} scenes disagree with the oracle; --seed {} shows them again, and a newer driver may be \
+            "FAILED: {failed} scenarios disagree with the oracle; --seed {} shows them again, and a newer driver may be \
              the remedy",
             report.seed
         ),

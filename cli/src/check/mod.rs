@@ -5,7 +5,7 @@
 
 pub mod command;
 mod report;
-mod scenes;
+mod scenarios;
 
 use std::time::Instant;
 
@@ -13,17 +13,17 @@ use rand::Rng;
 
 use crate::bench::report::Adapter;
 use crate::seed::rng_for;
-use wgpu_paged_attention::config::KvFormat;
-use wgpu_paged_attention::gpu::{DeviceProfile, Exchange};
-use wgpu_paged_attention::testkit::{Fault, Gpu, Scene, Verdict};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict};
 
 pub use report::{CheckReport, GroupReport, PlantedFault};
-pub use scenes::{CheckScene, scenes};
+pub use scenarios::{CheckScene, scenarios};
 
 /// What to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// One small scene for each form of the kernels.
+    /// One small scenario for each form of the kernels.
     pub quick: bool,
     /// Seed of all inputs.
     pub seed: u64,
@@ -38,14 +38,14 @@ impl Default for CheckOptions {
 /// What a check reports while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Before the first scene.
+    /// Before the first scenario.
     Started {
-        /// Scenes to come, those with a planted fault included.
+        /// Scenarios to come, those with a planted fault included.
         total: usize,
     },
-    /// After a scene.
+    /// After a scenario.
     Done {
-        /// The form of the kernel, and the scene.
+        /// The form of the kernel, and the scenario.
         label: &'a str,
     },
 }
@@ -53,37 +53,37 @@ pub enum Progress<'a> {
 /// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
-    format: KvFormat,
+    format: KvDtype,
     paged: bool,
-    exchange: Exchange,
+    lane_comm: LaneComm,
 }
 
 impl Variant {
     /// All forms that a device with this profile can run.
     fn all(profile: &DeviceProfile) -> Vec<Self> {
-        let mut exchanges = vec![profile.exchange];
+        let mut lane_comms = vec![profile.lane_comm];
         // The form that needs nothing from the device is what other devices run.
-        let fallback = profile.clone().without_subgroups().exchange;
-        if fallback != profile.exchange {
-            exchanges.push(fallback);
+        let fallback = profile.clone().without_subgroups().lane_comm;
+        if fallback != profile.lane_comm {
+            lane_comms.push(fallback);
         }
         let mut all = Vec::new();
-        for exchange in exchanges {
-            for format in KvFormat::ALL {
-                all.extend([true, false].map(|paged| Self { format, paged, exchange }));
+        for lane_comm in lane_comms {
+            for format in KvDtype::ALL {
+                all.extend([true, false].map(|paged| Self { format, paged, lane_comm }));
             }
         }
         all
     }
 
-    fn scenes(&self, options: &CheckOptions) -> Vec<CheckScene> {
-        scenes(options, self.format, self.paged, matches!(self.exchange, Exchange::Subgroup { .. }))
+    fn scenarios(&self, options: &CheckOptions) -> Vec<CheckScene> {
+        scenarios(options, self.format, self.paged, matches!(self.lane_comm, LaneComm::Subgroup { .. }))
     }
 
     /// The faults that are planted in it: all of them, in one format. It is the same comparison that must notice them
     /// everywhere.
     fn faults(&self) -> Vec<Fault> {
-        let planted = self.paged && self.format == KvFormat::F16;
+        let planted = self.paged && self.format == KvDtype::F16;
         let spec = CheckScene::for_faults(self.format, self.paged).spec;
         Fault::ALL.into_iter().filter(|fault| planted && fault.shows_in(&spec)).collect()
     }
@@ -94,32 +94,32 @@ impl Variant {
 
     /// The profile of a device that runs this form.
     fn profile(&self, own: &DeviceProfile) -> DeviceProfile {
-        if self.exchange == own.exchange { own.clone() } else { own.clone().without_subgroups() }
+        if self.lane_comm == own.lane_comm { own.clone() } else { own.clone().without_subgroups() }
     }
 
     fn label(&self) -> String {
-        format!("{} {} {}", self.format, self.mode(), self.exchange)
+        format!("{} {} {}", self.format, self.mode(), self.lane_comm)
     }
 }
 
-/// Runs the check; a scene that fails is in the report, and the others go on.
+/// Runs the check; a scenario that fails is in the report, and the others go on.
 ///
-/// One scene after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
+/// One scenario after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
 /// of a check is spent, so that more threads of ours would only wait for it.
 pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<'_>)) -> CheckReport {
     let start = Instant::now();
     let profile = DeviceProfile::of(&gpu.device);
     let variants = Variant::all(&profile);
-    let work: Vec<_> = variants.iter().map(|variant| (variant, variant.scenes(options), variant.faults())).collect();
-    let total = work.iter().map(|(_, scenes, faults)| scenes.len() + faults.len()).sum();
+    let work: Vec<_> = variants.iter().map(|variant| (variant, variant.scenarios(options), variant.faults())).collect();
+    let total = work.iter().map(|(_, scenarios, faults)| scenarios.len() + faults.len()).sum();
     progress(Progress::Started { total });
 
     let mut report = CheckReport::new(Adapter::of(gpu), options);
-    for (variant, scenes, faults) in work {
-        let mut answer = |scene: &CheckScene, fault: Option<Fault>| {
-            let answer = judge(gpu, &profile, variant, scene, options.seed, fault);
+    for (variant, scenarios, faults) in work {
+        let mut answer = |scenario: &CheckScene, fault: Option<Fault>| {
+            let answer = judge(gpu, &profile, variant, scenario, options.seed, fault);
             let planted = if fault.is_some() { ", planted fault" } else { "" };
-            progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scene.label()) });
+            progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scenario.label()) });
             answer
         };
         let planted = CheckScene::for_faults(variant.format, variant.paged);
@@ -127,8 +127,8 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
             report.self_test.push(PlantedFault::new(fault, variant, &answer(&planted, Some(fault))));
         }
         let mut group = GroupReport::new(variant);
-        for scene in &scenes {
-            group.add(scene, variant, &answer(scene, None));
+        for scenario in &scenarios {
+            group.add(scenario, variant, &answer(scenario, None));
         }
         report.groups.push(group);
     }
@@ -143,18 +143,18 @@ fn judge(
     gpu: &Gpu,
     profile: &DeviceProfile,
     variant: &Variant,
-    scene: &CheckScene,
+    scenario: &CheckScene,
     seed: u64,
     fault: Option<Fault>,
 ) -> Answer {
     let mut profile = variant.profile(profile);
-    if let Some(split_tokens) = scene.split_tokens {
+    if let Some(split_tokens) = scenario.split_tokens {
         profile.split_tokens = split_tokens;
     }
-    // By its own name, so that a scene has the same data whichever others are run.
-    let seed = rng_for(&scene.label(), seed).next_u64();
-    let scene = Scene::random(&scene.spec, seed)?;
-    scene.judge(&scene.run(gpu, &profile, fault)?)
+    // By its own name, so that a scenario has the same data whichever others are run.
+    let seed = rng_for(&scenario.label(), seed).next_u64();
+    let scenario = Scenario::random(&scenario.spec, seed)?;
+    scenario.judge(&scenario.run(gpu, &profile, fault)?)
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     const QUICK: CheckOptions = CheckOptions { quick: true, seed: 1 };
 
     fn variant() -> Variant {
-        Variant { format: KvFormat::F16, paged: true, exchange: Exchange::Workgroup { lanes: 64 } }
+        Variant { format: KvDtype::F16, paged: true, lane_comm: LaneComm::Workgroup { lanes: 64 } }
     }
 
     fn wrong() -> Answer {
@@ -178,7 +178,7 @@ mod tests {
         let mut report = CheckReport::new(adapter, &CheckOptions::default());
         let variant = variant();
         let mut group = GroupReport::new(&variant);
-        group.add(&scenes(&QUICK, KvFormat::F16, true, true)[0], &variant, &Ok(1e-7));
+        group.add(&scenarios(&QUICK, KvDtype::F16, true, true)[0], &variant, &Ok(1e-7));
         report.groups.push(group);
         report.self_test.push(PlantedFault::new(Fault::StrayBlock, &variant, &wrong()));
         report
@@ -188,7 +188,7 @@ mod tests {
     fn a_mismatch_fails_the_check_and_survives_json() {
         let mut report = report();
         assert!(report.passed());
-        report.groups[0].add(&scenes(&QUICK, KvFormat::F32, true, true)[0], &variant(), &wrong());
+        report.groups[0].add(&scenarios(&QUICK, KvDtype::F32, true, true)[0], &variant(), &wrong());
         let failure = &report.groups[0].failures[0];
         assert_eq!((failure.index, failure.got, failure.want), (Some(3), None, Some(0.5)));
         assert_eq!((report.groups[0].scenes, report.groups[0].worst_error), (2, 1e-7));

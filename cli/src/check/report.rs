@@ -39,11 +39,11 @@ pub struct GroupReport {
     pub mode: String,
     /// How lanes hand values to each other, and how many they are.
     pub exchange: String,
-    /// Scenes run.
+    /// Scenarios run.
     pub scenes: usize,
     /// Largest absolute error of the scenes that passed.
     pub worst_error: f64,
-    /// Scenes that did not pass.
+    /// Scenarios that did not pass.
     pub failures: Vec<SceneFailure>,
 }
 
@@ -142,7 +142,7 @@ impl GroupReport {
         Self {
             kv_dtype: variant.format.to_string(),
             mode: variant.mode().to_owned(),
-            exchange: variant.exchange.to_string(),
+            exchange: variant.lane_comm.to_string(),
             scenes: 0,
             worst_error: 0.0,
             failures: Vec::new(),

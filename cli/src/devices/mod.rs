@@ -65,7 +65,7 @@ impl Device {
             device_type: format!("{:?}", info.device_type),
             backend: info.backend.to_string(),
             driver: describe_driver(&info),
-            kernel: profile.exchange.to_string(),
+            kernel: profile.lane_comm.to_string(),
             limits: Limits {
                 storage_binding_bytes: offered.max_storage_buffer_binding_size,
                 buffer_bytes: offered.max_buffer_size,

@@ -7,10 +7,10 @@ use crate::blocks::{BlockSizeRow, BlockSizeStudy, BlockSizesReport};
 
 impl From<&BlockSizesReport> for Page {
     fn from(report: &BlockSizesReport) -> Self {
-        let BlockSizesReport { model, kv_format, max_seq_len, seed, version, adapter, .. } = report;
+        let BlockSizesReport { model, kv_dtype, max_seq_len, seed, version, adapter, .. } = report;
         let measured = adapter.as_ref().map_or_else(
             || "nothing, requests were only counted".to_owned(),
-            |adapter| format!("one layer of {model} in {kv_format} on {} ({})", adapter.name, adapter.driver),
+            |adapter| format!("one layer of {model} in {kv_dtype} on {} ({})", adapter.name, adapter.driver),
         );
         let facts = [
             ("Measured", measured),

@@ -16,7 +16,7 @@ impl From<&ReplayReport> for Page {
             ("Bad rows left out", log.skipped.to_string()),
             (
                 "Model",
-                format!("{model}, {} bytes per token in {}", number(report.bytes_per_token as f64), cache.kv_format),
+                format!("{model}, {} bytes per token in {}", number(report.bytes_per_token as f64), cache.kv_dtype),
             ),
             ("Cache", format!("{}, blocks of {} tokens", budget(report), cache.block_size)),
             ("Longest sequence", format!("{} tokens", number(cache.max_seq_len.into()))),

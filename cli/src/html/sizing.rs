@@ -6,11 +6,11 @@ use crate::plan::{LimitRecord, Scenario, SizingReport};
 
 impl From<&SizingReport> for Page {
     fn from(report: &SizingReport) -> Self {
-        let SizingReport { model, kv_format, block_size, max_seq_len, budget_bytes, num_blocks, .. } = report;
+        let SizingReport { model, kv_dtype, block_size, max_seq_len, budget_bytes, num_blocks, .. } = report;
         let heads = format!("{} query and {} KV heads of {}", model.num_q_heads, model.num_kv_heads, model.head_dim);
         let facts = [
             ("Model", format!("{}, {} layers, {heads}", model.name, model.num_layers)),
-            ("Cache", format!("{kv_format} in blocks of {block_size} tokens")),
+            ("Cache", format!("{kv_dtype} in blocks of {block_size} tokens")),
             ("Longest sequence", format!("{} tokens", exact(u64::from(*max_seq_len)))),
             ("Budget", format!("{} bytes, {} blocks", exact(*budget_bytes), exact(u64::from(*num_blocks)))),
             ("Version", format!("wgpu-paged-attention {}", report.version)),
@@ -137,21 +137,21 @@ fn limits(report: &SizingReport) -> Section {
         "device",
         "binding, bytes",
         "buffer, bytes",
-        "segments",
+        "head shards",
         "KV heads in each",
         "blocks at most",
         "pool at most, bytes",
     ];
     let caption = format!("What devices make of {} blocks", exact(report.num_blocks.into()));
     let mut table = Table::new("limits", caption, &header, 1);
-    for LimitRecord { device, segments, heads_per_segment, max_blocks, max_pool_bytes, .. } in &report.limits {
+    for LimitRecord { device, head_shards, heads_per_shard, max_blocks, max_pool_bytes, .. } in &report.limits {
         let software = if device.software { " (SOFTWARE ADAPTER)" } else { "" };
         table.rows.push(vec![
             format!("{}{software}", device.name),
             exact(device.binding_bytes),
             exact(device.buffer_bytes),
-            segments.map_or("none fits".to_owned(), |segments| segments.to_string()),
-            heads_per_segment.map_or("–".to_owned(), |heads| heads.to_string()),
+            head_shards.map_or("none fits".to_owned(), |head_shards| head_shards.to_string()),
+            heads_per_shard.map_or("–".to_owned(), |heads| heads.to_string()),
             exact(*max_blocks),
             exact(*max_pool_bytes),
         ]);

@@ -7,7 +7,7 @@ use crate::models::Model;
 use crate::plan::ByteSize;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat, MAX_BLOCK_SIZE, MAX_SEQ_LEN};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype, MAX_BLOCK_SIZE, MAX_SEQ_LEN};
 
 use crate::args::up_to;
 use crate::common::status::{Failure, Status};
@@ -23,7 +23,7 @@ pub struct CacheArgs {
     pub config: Option<PathBuf>,
     /// Storage of K and V: f32, f16, bf16, int8, fp8, int4.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
-    pub kv_dtype: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Tokens per block.
     #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = up_to(MAX_BLOCK_SIZE))]
     pub block_size: u32,
@@ -50,7 +50,7 @@ impl CacheArgs {
     pub fn cache(&self, model: &Model) -> CacheConfig {
         model
             .cache_config()
-            .with_kv_format(self.kv_dtype)
+            .with_kv_dtype(self.kv_dtype)
             .with_block_size(self.block_size)
             .with_memory_budget_bytes(self.budget.0)
             .with_max_seq_len(self.max_len)

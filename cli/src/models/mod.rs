@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use error::ModelError;
 
 use crate::bench::models::ModelShape;
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::layout::UNIT_BYTES;
 
 /// What a cache has to know of a model, and how large the rest of it is.
@@ -105,7 +105,7 @@ impl Model {
 
     /// Bytes that one token takes in K and V of all layers; saturates.
     #[cfg(test)]
-    pub fn kv_bytes_per_token(&self, format: KvFormat) -> u64 {
+    pub fn kv_bytes_per_token(&self, format: KvDtype) -> u64 {
         let row_bytes = 2 * UNIT_BYTES * u64::from(format.row_units(self.head_dim));
         u64::from(self.num_layers).saturating_mul(self.num_kv_heads.into()).saturating_mul(row_bytes)
     }

@@ -100,8 +100,8 @@ fn the_measured_shapes_are_those_of_the_models() {
         assert_eq!(Model::by_name(&shape.name).unwrap().shape(), shape);
     }
     for model in Model::BUILT_IN {
-        for format in KvFormat::ALL {
-            let layout = model.cache_config().with_kv_format(format).with_num_blocks(4096).layout().unwrap();
+        for format in KvDtype::ALL {
+            let layout = model.cache_config().with_kv_dtype(format).with_num_blocks(4096).layout().unwrap();
             assert_eq!(model.kv_bytes_per_token(format), layout.bytes_per_token(), "{} {format}", model.name);
         }
         assert_eq!(model.window.is_some(), model.windowed_layers > 0, "{}", model.name);

@@ -53,7 +53,7 @@ pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     let options = SizingOptions {
         model: args.cache.model()?,
-        kv_format: args.cache.kv_dtype,
+        kv_dtype: args.cache.kv_dtype,
         block_size: args.cache.block_size,
         max_seq_len: args.cache.max_len,
         budget_bytes: args.cache.budget.0,

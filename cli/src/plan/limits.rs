@@ -48,11 +48,11 @@ pub struct LimitRecord {
     /// The device.
     pub device: DeviceLimits,
     /// Pieces of a layer's K, and of its V; `None` if not even one KV head fits a binding.
-    pub segments: Option<u32>,
+    pub head_shards: Option<u32>,
     /// KV heads in a piece.
-    pub heads_per_segment: Option<u32>,
+    pub heads_per_shard: Option<u32>,
     /// Bytes of a piece.
-    pub segment_bytes: Option<u64>,
+    pub shard_bytes: Option<u64>,
     /// The most blocks of any pool, one KV head in a piece.
     pub max_blocks: u64,
     /// Bytes of that pool.
@@ -62,16 +62,16 @@ pub struct LimitRecord {
 impl LimitRecord {
     pub(super) fn of(device: DeviceLimits, layout: &KvLayout) -> Self {
         let most = device.binding_bytes.min(device.buffer_bytes);
-        let segments = layout.segments(most).ok();
+        let head_shards = layout.head_shards(most).ok();
         let max_blocks = layout
             .max_blocks_within(most)
             .min(u64::from(BlockId::MAX.get()) + 1)
             .min(MAX_SLOTS / u64::from(layout.block_size()));
         Self {
             device,
-            segments: segments.map(|segments| segments.count),
-            heads_per_segment: segments.map(|segments| segments.heads_per_segment),
-            segment_bytes: segments.map(|segments| segments.bytes),
+            head_shards: head_shards.map(|head_shards| head_shards.count),
+            heads_per_shard: head_shards.map(|head_shards| head_shards.heads_per_shard),
+            shard_bytes: head_shards.map(|head_shards| head_shards.bytes),
             max_blocks,
             max_pool_bytes: max_blocks.saturating_mul(layout.block_bytes()),
         }

@@ -22,7 +22,7 @@ use crate::bench::lens::LengthList;
 use crate::models::Model;
 use crate::report;
 use crate::trace::Log;
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::layout::KvLayout;
 
@@ -42,7 +42,7 @@ pub struct SizingOptions {
     /// The model.
     pub model: Model,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Tokens per block.
     pub block_size: u32,
     /// The longest sequence, in tokens: what a contiguous cache reserves for each.
@@ -88,7 +88,8 @@ pub struct SizingReport {
     /// The model.
     pub model: Model,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    #[serde(rename = "kv_format")]
+    pub kv_dtype: KvDtype,
     /// Tokens per block.
     pub block_size: u32,
     /// The longest sequence, in tokens.
@@ -164,9 +165,9 @@ pub struct Tables {
 /// # Errors
 /// [`SizingError`] names the value and the limit.
 pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, SizingError> {
-    let SizingOptions { model, kv_format, block_size, max_seq_len, budget_bytes, .. } = options;
+    let SizingOptions { model, kv_dtype, block_size, max_seq_len, budget_bytes, .. } = options;
     let config = CacheConfig::new(model.num_layers, model.num_kv_heads, model.head_dim)
-        .with_kv_format(*kv_format)
+        .with_kv_dtype(*kv_dtype)
         .with_block_size(*block_size)
         .with_max_seq_len(*max_seq_len)
         // Tables of several sequences are of no matter here.
@@ -183,8 +184,8 @@ pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, Si
         token_in_layer: paged.bytes_per_token() / u64::from(paged.num_layers()),
         token: paged.bytes_per_token(),
         block: paged.block_bytes(),
-        sequence_k_in_layer: contiguous.k_segment_bytes(contiguous.num_kv_heads()),
-        sequence_v_in_layer: contiguous.v_segment_bytes(contiguous.num_kv_heads()),
+        sequence_k_in_layer: contiguous.k_shard_bytes(contiguous.num_kv_heads()),
+        sequence_v_in_layer: contiguous.v_shard_bytes(contiguous.num_kv_heads()),
         sequence: contiguous.block_bytes(),
     };
     let devices = std::iter::once(DeviceLimits::webgpu_defaults()).chain(options.devices.iter().cloned());
@@ -194,7 +195,7 @@ pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, Si
         command,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: model.clone(),
-        kv_format: *kv_format,
+        kv_dtype: *kv_dtype,
         block_size: *block_size,
         max_seq_len: *max_seq_len,
         budget_bytes: *budget_bytes,

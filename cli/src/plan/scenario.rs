@@ -6,7 +6,7 @@ use super::byte_size::grouped;
 use super::{SizingError, SizingOptions};
 use crate::bench::lens::LengthList;
 use crate::trace::Request;
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::KvLayout;
 
 /// What requests of certain lengths take, and how many of them fit into the budget.
@@ -172,8 +172,8 @@ impl Comparison<'_> {
 
     fn published(&self, lens: &[u32]) -> Option<PublishedSaving> {
         let layout = self.contiguous;
-        let shape = (layout.num_layers(), layout.num_kv_heads(), layout.head_dim(), layout.kv_format());
-        if shape != (40, 40, 128, KvFormat::F16) || self.options.max_seq_len != 4096 {
+        let shape = (layout.num_layers(), layout.num_kv_heads(), layout.head_dim(), layout.kv_dtype());
+        if shape != (40, 40, 128, KvDtype::F16) || self.options.max_seq_len != 4096 {
             return None;
         }
         let same = |&&(requests, tokens, _): &&(u64, u32, PublishedSaving)| {

@@ -7,7 +7,7 @@ use wgpu_paged_attention::plan::{Schedule, StepPlan};
 fn options(model: &str) -> SizingOptions {
     SizingOptions {
         model: Model::by_name(model).unwrap(),
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         block_size: 16,
         max_seq_len: 4096,
         budget_bytes: 26_000_000_000,
@@ -81,11 +81,11 @@ fn llama_13b_is_as_worked_out_by_hand() {
         }
     );
     // One head of K: 1983 × 16 × 256 = 8,122,368 bytes. 16 of them fit 128 MiB = 134,217,728, so 40 heads are dealt
-    // out to 3 segments of at most 14: 113,713,152 bytes. Blocks at most: 134,217,728 / 4,096 = 32,768.
+    // out to 3 head shards of at most 14: 113,713,152 bytes. Blocks at most: 134,217,728 / 4,096 = 32,768.
     let limits = &report.limits[0];
     assert_eq!((limits.device.binding_bytes, limits.device.buffer_bytes), (128 << 20, 256 << 20));
     assert_eq!(
-        (limits.segments, limits.heads_per_segment, limits.segment_bytes),
+        (limits.head_shards, limits.heads_per_shard, limits.shard_bytes),
         (Some(3), Some(14), Some(113_713_152))
     );
     assert_eq!((limits.max_blocks, limits.max_pool_bytes), (32_768, 32_768 * 13_107_200));
@@ -94,7 +94,7 @@ fn llama_13b_is_as_worked_out_by_hand() {
 
 #[test]
 fn llama_3_8b_is_as_worked_out_by_hand() {
-    let report = planned(&SizingOptions { kv_format: KvFormat::Int8, ..options("llama-3-8b") });
+    let report = planned(&SizingOptions { kv_dtype: KvDtype::Int8, ..options("llama-3-8b") });
     // A row of 128 bytes and one unit of 16 for its scale: 144. 8 heads, K and V: 2,304 a token and layer; 32 layers:
     // 73,728. A block: 1,179,648. 4,096 tokens: 4,718,592 of K a layer, 301,989,888 altogether.
     let Bytes { token_in_layer, token, block, sequence_k_in_layer, sequence, .. } = report.bytes;
@@ -171,8 +171,8 @@ fn devices_come_behind_the_defaults_and_what_fits_none_is_said() {
     let devices = vec![device(u64::MAX), device(1 << 20)];
     let report = planned(&SizingOptions { devices, ..options("llama-3-8b") });
     // 26e9 / 2,097,152 = 12,397 blocks of 4,096 bytes a head: 50,778,112 bytes, 8 heads 406,224,896.
-    let segments: Vec<_> = report.limits.iter().map(|limit| (limit.segments, limit.segment_bytes)).collect();
-    assert_eq!(segments, [(Some(4), Some(101_556_224)), (Some(1), Some(406_224_896)), (None, None)]);
+    let head_shards: Vec<_> = report.limits.iter().map(|limit| (limit.head_shards, limit.shard_bytes)).collect();
+    assert_eq!(head_shards, [(Some(4), Some(101_556_224)), (Some(1), Some(406_224_896)), (None, None)]);
     assert_eq!(report.limits[2].max_blocks, 256);
     let text = render_devices(&report);
     assert!(text.contains("none fits") && !text.contains("WebGPU"), "{text}");
@@ -206,14 +206,14 @@ fn refusals_name_value_and_limit() {
 #[test]
 fn every_format_and_block_size_agrees_with_the_layout() {
     for model in Model::BUILT_IN {
-        for kv_format in KvFormat::ALL {
+        for kv_dtype in KvDtype::ALL {
             for block_size in [1, 7, 16, 4096] {
                 let report =
-                    planned(&SizingOptions { model: model.clone(), kv_format, block_size, ..options("llama-13b") });
-                let row = UNIT_BYTES * u64::from(kv_format.row_units(model.head_dim));
+                    planned(&SizingOptions { model: model.clone(), kv_dtype, block_size, ..options("llama-13b") });
+                let row = UNIT_BYTES * u64::from(kv_dtype.row_units(model.head_dim));
                 let token = 2 * row * u64::from(model.num_layers) * u64::from(model.num_kv_heads);
                 assert_eq!((report.bytes.token, report.bytes.sequence), (token, 4096 * token));
-                assert_eq!(report.bytes.token, model.kv_bytes_per_token(kv_format));
+                assert_eq!(report.bytes.token, model.kv_bytes_per_token(kv_dtype));
                 assert_eq!(u64::from(report.num_blocks), 26_000_000_000 / (token * u64::from(block_size)));
             }
         }
@@ -230,7 +230,7 @@ fn every_built_in_model_has_its_published_plan() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let options = SizingOptions {
             model,
-            kv_format: KvFormat::F16,
+            kv_dtype: KvDtype::F16,
             block_size: 16,
             max_seq_len: 4096,
             budget_bytes: 26_000_000_000,

@@ -48,7 +48,7 @@ fn header(report: &SizingReport) -> String {
         model.num_kv_heads,
         model.head_dim,
         grouped(model.max_seq_len.into()),
-        report.kv_format,
+        report.kv_dtype,
         grouped(report.block_size.into()),
         grouped(report.max_seq_len.into()),
         grouped(report.budget_bytes),
@@ -164,19 +164,19 @@ fn limits(limits: &[LimitRecord], report: &SizingReport) -> String {
     let row = |record: &LimitRecord| {
         let device = &record.device;
         let software = if device.software { " (SOFTWARE ADAPTER)" } else { "" };
-        let segments = match (record.segments, record.heads_per_segment, record.segment_bytes) {
-            (Some(segments), Some(heads), Some(bytes)) => {
-                vec![segments.to_string(), heads.to_string(), binary(bytes)]
+        let head_shards = match (record.head_shards, record.heads_per_shard, record.shard_bytes) {
+            (Some(head_shards), Some(heads), Some(bytes)) => {
+                vec![head_shards.to_string(), heads.to_string(), binary(bytes)]
             }
             _ => vec!["none fits".to_owned(), String::new(), String::new()],
         };
         let mut cells =
             vec![format!("{}{software}", device.name), binary(device.binding_bytes), binary(device.buffer_bytes)];
-        cells.extend(segments);
+        cells.extend(head_shards);
         cells.extend([grouped(record.max_blocks), binary(record.max_pool_bytes)]);
         cells
     };
-    let pool = format!("segments of {} blocks", grouped(report.num_blocks.into()));
+    let pool = format!("head shards of {} blocks", grouped(report.num_blocks.into()));
     let header =
         ["limits", "binding", "buffer", &pool, "KV heads in each", "K or V of each", "blocks at most", "pool at most"];
     table(&header, 1, limits.iter().map(row))

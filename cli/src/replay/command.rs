@@ -264,7 +264,7 @@ fn measure(
 ) -> Result<Calibration, Failure> {
     let options = CalibrateOptions {
         shape: model.shape(),
-        kv_format: args.cache.kv_dtype,
+        kv_dtype: args.cache.kv_dtype,
         block_size: args.cache.block_size,
         seed: args.seed,
         time_budget: CALIBRATION_TIME,

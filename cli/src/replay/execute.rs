@@ -16,13 +16,13 @@ use super::scheduler::{ObservedStep, ObserverError, StepObserver};
 use crate::bench::models::ModelShape;
 use crate::bench::report::Adapter;
 use crate::seed::{CaseRng, rng_for};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::formats::round_rows;
 use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, BlockFill, GpuError, KvCache};
 use wgpu_paged_attention::plan::{Schedule, StepPlan, TableUpdate};
 use wgpu_paged_attention::reference::{Heads, Mismatch, QueryRow, Scoring, attend, compare};
-use wgpu_paged_attention::testkit::{Gpu, SENTINEL, SceneVariant, Tolerances, plant_table_update};
+use wgpu_paged_attention::testkit::{Gpu, SENTINEL, ScenarioVariant, Tolerances, plant_table_update};
 
 /// Wrong rows that are described; all are counted.
 const DESCRIBED: usize = 8;
@@ -243,12 +243,12 @@ impl Executor {
         let heads = Heads::new(group, 1, dim);
         let want = attend(&heads, &scoring, &q, place, |position, _| &k[at(position)], |position, _| &v[at(position)]);
         let begin = (index * shape.num_q_heads as usize + kv_head as usize * group) * dim;
-        let (atol, rtol) = Tolerances::new(&SceneVariant::PLAIN, 1.0, row.position + 1, 0.0).output;
+        let (atol, rtol) = Tolerances::new(&ScenarioVariant::PLAIN, 1.0, row.position + 1, 0.0).output;
         compare(&output[begin..begin + group * dim], &want.output, atol, rtol)
     }
 
-    fn format(&self) -> KvFormat {
-        self.cache.layout().kv_format()
+    fn format(&self) -> KvDtype {
+        self.cache.layout().kv_dtype()
     }
 
     /// The K or V of a token for one KV head, or its queries that are served by it.

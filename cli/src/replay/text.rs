@@ -21,7 +21,7 @@ pub fn render(report: &ReplayReport) -> String {
             "cache: {}, {} bytes per token in {}, blocks of {} tokens, budget {}",
             report.model,
             report.bytes_per_token,
-            report.cache.kv_format,
+            report.cache.kv_dtype,
             report.cache.block_size,
             budget(report)
         ),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::blocks::events::BlockEvent;
-use crate::blocks::manager::growth::Growth;
+use crate::blocks::manager::reserve::Growth;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{CacheManager, Domain, RELEASED, SeqId};
 use crate::error::ManagerError;

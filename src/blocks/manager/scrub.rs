@@ -1,7 +1,7 @@
 //! Which blocks still hold what earlier owners left there.
 
 use crate::blocks::CacheManager;
-use crate::blocks::manager::store::id;
+use crate::blocks::manager::block_store::id;
 
 /// What is known of one block.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Steps: reserve, then commit or roll back.
 
-use crate::blocks::manager::growth::{Growth, Request};
+use crate::blocks::manager::reserve::{Growth, Request};
 use crate::blocks::{CacheManager, SeqId};
 use crate::error::{ManagerError, ReserveError};
 use crate::plan::{StepPlan, Ticket};

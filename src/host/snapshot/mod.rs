@@ -1,6 +1,6 @@
 //! Sequences and their K and V as bytes, for another run, device or backend.
 //!
-//! A [`Snapshot`] knows nothing of segments, and of blocks only which sequences share them: it can be loaded into a
+//! A [`Snapshot`] knows nothing of head shards, and of blocks only which sequences share them: it can be loaded into a
 //! cache with another block size and other limits, if the model's shape and the storage format are the same. Slots that
 //! belong to no sequence are left out, so nothing gets into a file that its sequences cannot see.
 //!

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::blocks::{Domain, Rank};
-use crate::config::{CacheConfig, KvFormat};
+use crate::config::{CacheConfig, KvDtype};
 use crate::layout::KvLayout;
 
 fn layout(block_size: u32) -> KvLayout {
-    let config = CacheConfig::new(2, 2, 8).with_v_head_dim(20).with_kv_format(KvFormat::Int8);
+    let config = CacheConfig::new(2, 2, 8).with_v_head_dim(20).with_kv_dtype(KvDtype::Int8);
     config.with_block_size(block_size).with_num_blocks(40).with_max_sequences(4).layout().unwrap()
 }
 
@@ -213,7 +213,7 @@ fn a_file_of_version_1_is_still_read() {
     let bytes = include_bytes!("../../../tests/golden/version_1.pagedkv");
     assert_eq!(Snapshot::from_bytes(bytes).unwrap(), snapshot());
     // Formats are numbered in files.
-    for (number, format) in (0_u8..).zip(KvFormat::ALL) {
+    for (number, format) in (0_u8..).zip(KvDtype::ALL) {
         assert_eq!(postcard::to_allocvec(&format).unwrap(), [number]);
     }
 }

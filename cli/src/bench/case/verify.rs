@@ -92,12 +92,12 @@ impl Case {
         };
         let ruin = vec![0xff_u8; row_bytes as usize];
         for layer in 0..self.inputs.layers {
-            for segment in self.cache.segments(layer).map_err(Verdict::from)? {
+            for head_shard in self.cache.head_shards(layer).map_err(Verdict::from)? {
                 for &sequence in &sequences {
-                    for head in 0..segment.num_heads {
-                        let at = offset(sequence, segment.num_heads, head);
-                        self.gpu.queue.write_buffer(&segment.k, at, &ruin);
-                        self.gpu.queue.write_buffer(&segment.v, at, &ruin);
+                    for head in 0..head_shard.num_heads {
+                        let at = offset(sequence, head_shard.num_heads, head);
+                        self.gpu.queue.write_buffer(&head_shard.k, at, &ruin);
+                        self.gpu.queue.write_buffer(&head_shard.v, at, &ruin);
                     }
                 }
             }
@@ -106,18 +106,18 @@ impl Case {
 
         let mut worst = 0.0_f64;
         for layer in 0..self.inputs.layers {
-            for segment in self.cache.segments(layer).map_err(Verdict::from)? {
-                for (kind, pool) in [(Kind::K, &segment.k), (Kind::V, &segment.v)] {
+            for head_shard in self.cache.head_shards(layer).map_err(Verdict::from)? {
+                for (kind, pool) in [(Kind::K, &head_shard.k), (Kind::V, &head_shard.v)] {
                     for &sequence in &sequences {
                         let dim = self.inputs.shape.head_dim as usize;
                         let given = self.inputs.token(kind, sequence, last(sequence));
                         let mut stored = given.clone();
-                        round_rows(self.inputs.kv_format, dim, &mut stored);
+                        round_rows(self.inputs.kv_dtype, dim, &mut stored);
                         let wide = |row: &[f32]| -> Vec<f64> { row.iter().copied().map(f64::from).collect() };
-                        for head in 0..segment.num_heads {
-                            let at = offset(sequence, segment.num_heads, head);
+                        for head in 0..head_shard.num_heads {
+                            let at = offset(sequence, head_shard.num_heads, head);
                             let row = self.read_row(pool, at, row_bytes).ok_or(Verdict::Lost)?;
-                            let elements = (segment.first_head + head) as usize * dim..;
+                            let elements = (head_shard.first_head + head) as usize * dim..;
                             // The conversion is exact to the bit; what it rounded off is the error to report.
                             compare(&row, &wide(&stored[elements.clone()][..dim]), 0.0, 0.0).map_err(|mismatch| {
                                 let verdict = Verdict::Output(mismatch);
@@ -144,7 +144,7 @@ impl Case {
         encoder.copy_buffer_to_buffer(pool, offset, &copy, 0, bytes);
         self.gpu.submit(encoder);
         let mut row = vec![0.0; self.inputs.shape.head_dim as usize];
-        decode_row(self.inputs.kv_format, &self.gpu.read::<u32>(&copy)?, &mut row).ok()?;
+        decode_row(self.inputs.kv_dtype, &self.gpu.read::<u32>(&copy)?, &mut row).ok()?;
         Some(row)
     }
 

@@ -10,7 +10,7 @@ use crate::models::Model;
 use crate::plan::{SizingOptions, plan};
 use crate::replay::{Clock, LogRecord, ReplayReport, ServeOptions, StepClock, serve};
 use crate::trace::{Log, PrefixIds, Request};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 
 /// A page of every kind, by name.
 pub fn pages() -> [(&'static str, Page); 4] {
@@ -150,7 +150,7 @@ fn replay() -> Page {
 fn sizing() -> Page {
     let options = SizingOptions {
         model: Model::by_name("llama-13b").expect("it is built in"),
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         block_size: 16,
         max_seq_len: 4096,
         budget_bytes: 26_000_000_000,
@@ -196,7 +196,7 @@ fn block_sizes() -> Page {
         seed: 1,
         max_seq_len: 4096,
         model: "llama-3-8b".to_owned(),
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         adapter: None,
         recommendation: recommend(&workloads),
         workloads,

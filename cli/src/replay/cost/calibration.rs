@@ -11,7 +11,7 @@ use super::error::CalibrationError;
 use crate::bench::models::ModelShape;
 use crate::bench::report::{Adapter, Ceilings};
 use crate::replay::StepWork;
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 
 /// Version of the JSON's form.
 pub const SCHEMA: u32 = 1;
@@ -37,7 +37,8 @@ pub struct Setup {
     /// Elements of a head.
     pub head_dim: u32,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    #[serde(rename = "kv_format")]
+    pub kv_dtype: KvDtype,
     /// Tokens per block.
     pub block_size: u32,
     /// What the device does at best.
@@ -140,7 +141,7 @@ impl Calibration {
     /// Reads a calibration from a file.
     ///
     /// # Errors
-    /// [`CalibrationError`]: a file that is damaged, foreign, or not consistent in itself.
+    /// [`CalibrationError`]: a file that is damaged, external, or not consistent in itself.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, CalibrationError> {
         let file = path.as_ref().display().to_string();
         let mut text = String::new();
@@ -194,7 +195,7 @@ impl Calibration {
     ///
     /// # Errors
     /// [`CalibrationError::Mismatch`], with what differs.
-    pub fn check_fits(&self, shape: &ModelShape, kv_format: KvFormat, block_size: u32) -> Result<(), CalibrationError> {
+    pub fn check_fits(&self, shape: &ModelShape, kv_dtype: KvDtype, block_size: u32) -> Result<(), CalibrationError> {
         let Setup { num_q_heads, num_kv_heads, head_dim, .. } = self.setup;
         let heads = |q: u32, kv: u32, dim: u32| format!("{q}/{kv} x {dim}");
         let pairs = [
@@ -203,7 +204,7 @@ impl Calibration {
                 heads(num_q_heads, num_kv_heads, head_dim),
                 heads(shape.num_q_heads, shape.num_kv_heads, shape.head_dim),
             ),
-            ("the format", self.setup.kv_format.to_string(), kv_format.to_string()),
+            ("the format", self.setup.kv_dtype.to_string(), kv_dtype.to_string()),
             ("blocks of", self.setup.block_size.to_string(), block_size.to_string()),
         ];
         match pairs.into_iter().find(|(_, found, wanted)| found != wanted) {

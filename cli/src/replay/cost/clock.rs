@@ -87,9 +87,9 @@ impl Clock for CalibratedClock {
 
     fn describe(&self) -> ClockRecord {
         let Calibration { setup, fit_error_mean, fit_error_max, .. } = &self.calibration;
-        let Setup { adapter, model, kv_format, block_size, ceilings, .. } = setup;
+        let Setup { adapter, model, kv_dtype, block_size, ceilings, .. } = setup;
         let mut description = format!(
-            "append and attention as measured on {} for {model} in {kv_format}, blocks of {block_size}",
+            "append and attention as measured on {} for {model} in {kv_dtype}, blocks of {block_size}",
             adapter.name
         );
         let number = |ceiling: Option<f64>| ceiling.unwrap_or(f64::NAN);

@@ -7,13 +7,13 @@ use crate::bench::models::ModelShape;
 use crate::replay::cost::clock::LinearLayers;
 use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
 use crate::replay::{Clock, StepWork};
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::test_device;
 
 fn options() -> CalibrateOptions {
     CalibrateOptions {
         shape: ModelShape::by_name("llama-3-8b").unwrap(),
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         block_size: 16,
         seed: 1,
         time_budget: Duration::from_secs(10),
@@ -41,7 +41,7 @@ fn a_calibrated_clock_knows_what_longer_steps_cost() {
     assert!(labels.contains(&"timing".to_owned()) && labels.contains(&"decode 64".to_owned()) || !gpu.is_software());
     // A busy machine is forgiven much, a model without sense is not.
     assert!(calibration.fit_error_mean < 0.5, "{}", calibration.fit_error_mean);
-    calibration.check_fits(&options().shape, KvFormat::F16, 16).unwrap();
+    calibration.check_fits(&options().shape, KvDtype::F16, 16).unwrap();
     let again = Calibration::from_json(&calibration.to_json().unwrap(), "again").unwrap();
     assert_eq!(again.points.len(), calibration.points.len());
 

@@ -19,8 +19,8 @@ use crate::bench::rounds::Rounds;
 use crate::bench::stats::median;
 use crate::bench::timer::Timer;
 use crate::replay::StepWork;
-use wgpu_paged_attention::config::KvFormat;
-use wgpu_paged_attention::testkit::{Gpu, SceneVariant};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::testkit::{Gpu, ScenarioVariant};
 
 /// Timed rounds.
 const ROUNDS: RangeInclusive<u32> = 5..=15;
@@ -35,7 +35,7 @@ pub struct CalibrateOptions {
     /// The heads of the model.
     pub shape: ModelShape,
     /// Storage of K and V.
-    pub kv_format: KvFormat,
+    pub kv_dtype: KvDtype,
     /// Tokens per block.
     pub block_size: u32,
     /// Seed of all inputs.
@@ -108,9 +108,9 @@ pub fn calibrate(
         let label = label(&batch.lens);
         progress(Progress { done, total, label: &label });
         let inputs = CaseInputs {
-            kv_format: options.kv_format,
+            kv_dtype: options.kv_dtype,
             block_size: options.block_size,
-            layers: rotated_layers(&options.shape, options.kv_format, &batch.lens, gpu.is_software()),
+            layers: rotated_layers(&options.shape, options.kv_dtype, &batch.lens, gpu.is_software()),
             ..CaseInputs::new(options.shape.clone(), batch.lens.clone(), options.seed)
         };
         let failed = |source| CalibrateError::Case { what: label.clone(), source };
@@ -156,7 +156,7 @@ pub fn calibrate(
         num_q_heads: shape.num_q_heads,
         num_kv_heads: shape.num_kv_heads,
         head_dim: shape.head_dim,
-        kv_format: options.kv_format,
+        kv_dtype: options.kv_dtype,
         block_size: options.block_size,
         ceilings,
         submit_us,
@@ -188,7 +188,7 @@ fn work_of(op: Op, inputs: &CaseInputs) -> StepWork {
         } else {
             work.chunks += 1;
             work.prompt_tokens += queries;
-            work.prompt_pairs += pairs(queries, len, &SceneVariant::PLAIN);
+            work.prompt_pairs += pairs(queries, len, &ScenarioVariant::PLAIN);
         }
     }
     work

@@ -10,7 +10,7 @@ use crate::bench::report::{Adapter, Ceilings};
 use crate::models::Model;
 use crate::replay::{Clock, StepWork};
 use crate::seed::rng_for;
-use wgpu_paged_attention::config::KvFormat;
+use wgpu_paged_attention::config::KvDtype;
 
 /// Coefficients as a GPU might have them: fixed costs matter in small steps only.
 const TRUE: Coefficients = Coefficients {
@@ -26,7 +26,7 @@ fn setup() -> Setup {
         num_q_heads: 32,
         num_kv_heads: 8,
         head_dim: 128,
-        kv_format: KvFormat::F16,
+        kv_dtype: KvDtype::F16,
         block_size: 16,
         ceilings: Ceilings { read_gb_s: Some(100.0), fma_gflop_s: Some(1000.0), ..Ceilings::default() },
         submit_us: 100.0,
@@ -144,12 +144,12 @@ fn foreign_and_damaged_files_are_refused_by_name() {
 fn a_calibration_serves_only_what_it_was_made_for() {
     let calibration = Calibration::fitted(setup(), points(0.0)).unwrap();
     let shape = ModelShape::by_name("llama-3-8b").unwrap();
-    calibration.check_fits(&shape, KvFormat::F16, 16).unwrap();
+    calibration.check_fits(&shape, KvDtype::F16, 16).unwrap();
     let other = ModelShape::by_name("llama-13b").unwrap();
     for (shape, format, block_size, words) in [
-        (&other, KvFormat::F16, 16, "heads 32/8 x 128, but 40/40 x 128"),
-        (&shape, KvFormat::Int8, 16, "the format f16, but int8"),
-        (&shape, KvFormat::F16, 32, "blocks of 16, but 32"),
+        (&other, KvDtype::F16, 16, "heads 32/8 x 128, but 40/40 x 128"),
+        (&shape, KvDtype::Int8, 16, "the format f16, but int8"),
+        (&shape, KvDtype::F16, 32, "blocks of 16, but 32"),
     ] {
         let error = calibration.check_fits(shape, format, block_size).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

@@ -7,7 +7,7 @@ use crate::replay::{
     ExecuteOptions, ExecuteRecord, Executor, ServeOptions, ServeRecord, StepClock, serve, with_layers,
 };
 use crate::trace::{Log, PrefixIds, Request};
-use wgpu_paged_attention::config::{CacheConfig, KvFormat};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::testkit::{Gpu, test_device};
 
 const CLOCK: StepClock = StepClock { step_s: 0.01 };
@@ -46,8 +46,8 @@ fn options() -> ExecuteOptions {
 #[test]
 fn a_whole_schedule_agrees_with_the_oracle() {
     let Some(gpu) = test_device() else { return };
-    for kv_format in [KvFormat::F16, KvFormat::Int8] {
-        let cache = with_layers(&cache().with_kv_format(kv_format), 2).unwrap();
+    for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
+        let cache = with_layers(&cache().with_kv_dtype(kv_dtype), 2).unwrap();
         let (served, executed) = execute(&gpu, &cache, options());
         // Every difficulty is there: shared blocks, sequences that gave way, chunks beside decoding.
         let prefix = served.prefix.as_ref().unwrap();
@@ -55,7 +55,7 @@ fn a_whole_schedule_agrees_with_the_oracle() {
         assert_eq!(served.finished, 6);
         assert_eq!((executed.steps, executed.layers), (served.steps, 2));
         assert_eq!(executed.checked_rows, 16 * executed.steps);
-        assert_eq!(executed.wrong_rows, 0, "{kv_format}: {:?}", executed.wrong);
+        assert_eq!(executed.wrong_rows, 0, "{kv_dtype}: {:?}", executed.wrong);
         assert!(executed.max_abs_error > 0.0 && executed.max_abs_error < 1e-5, "{}", executed.max_abs_error);
     }
 }

@@ -1,0 +1,333 @@
+//! The scenarios of a check: few, for every one costs the compilation of its kernels, so each has many lengths.
+
+use std::fmt::Write;
+
+use rand::RngExt;
+
+use super::CheckOptions;
+use crate::bench::models::ModelShape;
+use crate::seed::{CaseRng, rng_for};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::IoFormat;
+use wgpu_paged_attention::testkit::{ScenarioSpec, ScenarioVariant};
+
+/// No token, one, the edges of blocks of 16, and ragged lengths of several splits of [`SHORT_SPLIT`] tokens.
+const LENGTHS: [u32; 12] = [1, 15, 16, 17, 0, 33, 64, 65, 5, 129, 0, 300];
+/// Splits so short that a merge needs no long sequences.
+const SHORT_SPLIT: u32 = 64;
+/// Groups of 7 and of 9, of which the latter leaves a tile unfilled, and rows that fill no unit or no power of two.
+const ODD: [(u32, u32, u32); 3] = [(7, 1, 80), (6, 2, 100), (9, 1, 5)];
+/// Where heads do not matter: kernels for few of them compile soonest.
+const SMALL: (u32, u32, u32) = (4, 2, 8);
+
+/// What a step brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One query per sequence.
+    Decode,
+    /// The same, with keys in several pieces.
+    Split,
+    /// Whole prompts.
+    Prefill,
+    /// Chunks, single tokens, nothing, and more queries than tokens.
+    Mixed,
+    /// A few queries behind a long past.
+    Speculative,
+    /// Sequences that share whole splits.
+    Cascade,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Self; 6] =
+        [Self::Decode, Self::Split, Self::Prefill, Self::Mixed, Self::Speculative, Self::Cascade];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::Split => "split",
+            Self::Prefill => "prefill",
+            Self::Mixed => "mixed",
+            Self::Speculative => "speculative",
+            Self::Cascade => "cascade",
+        }
+    }
+}
+
+/// A scenario, but for the lane_comm between the lanes of the kernels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckScene {
+    /// What the step brings.
+    pub form: Form,
+    /// Heads, lengths, storage, and the variant of attention.
+    pub spec: ScenarioSpec,
+    /// Keys in one split; `None` leaves what the device uses.
+    pub split_tokens: Option<u32>,
+}
+
+impl CheckScene {
+    /// Splits, blocks that sequences share, and the log-sum-exp.
+    fn ragged((num_q_heads, num_kv_heads, head_dim): (u32, u32, u32)) -> Self {
+        let mut spec = ScenarioSpec::decode(num_q_heads, num_kv_heads, head_dim, &LENGTHS);
+        (spec.shared_blocks, spec.lse) = (3, true);
+        Self { form: Form::Split, spec, split_tokens: Some(SHORT_SPLIT) }
+    }
+
+    /// Other edges, without the log-sum-exp.
+    fn block_size(block_size: u32) -> Self {
+        let lens = [1, block_size - 1, block_size, block_size + 1, 2 * block_size + 1, 0, 70];
+        let mut spec = ScenarioSpec::decode(SMALL.0, SMALL.1, SMALL.2, &lens);
+        (spec.block_size, spec.shared_blocks) = (block_size, 1);
+        Self { form: Form::Split, spec, split_tokens: Some(SHORT_SPLIT) }
+    }
+
+    /// So long that rows are split by the device's own measure.
+    fn long() -> Self {
+        Self { form: Form::Decode, spec: ScenarioSpec::decode(2, 1, 64, &[3, 2085, 1024, 4100]), split_tokens: None }
+    }
+
+    /// A form of a step with small heads; what else there is comes from a stream of random numbers.
+    fn drawn(form: Form, rng: &mut CaseRng) -> Self {
+        // Wide heads serve few queries, because software devices take long to compile both.
+        let (widest, group) = match form {
+            Form::Decode | Form::Split => pick(rng, &[(96, 1), (48, 2), (40, 4), (16, 9)]),
+            _ => pick(rng, &[(16, 1), (8, 2)]),
+        };
+        let num_kv_heads = rng.random_range(1..=2);
+        let num_q_heads = num_kv_heads * rng.random_range(1..=group);
+        let mut spec = ScenarioSpec::decode(num_q_heads, num_kv_heads, rng.random_range(1..=widest), &[]);
+        spec.v_head_dim = maybe(rng, &[1, 3, 16, 40]);
+        spec.block_size = pick(rng, &[1, 5, 8, 16, 17, 32]);
+        spec.lse = rng.random_bool(0.5);
+        spec.variant = ScenarioVariant {
+            causal: rng.random_bool(0.8),
+            window: maybe(rng, &[1, 2, 7, 16, 33, 100]),
+            soft_cap: maybe(rng, &[1.0, 5.0, 30.0]),
+            alibi: rng.random_bool(0.4),
+            sinks: rng.random_bool(0.4),
+            io_format: pick(rng, &[IoFormat::F32, IoFormat::F32, IoFormat::F16]),
+        };
+        // Halves come in pairs.
+        let even = |dim: u32| dim.next_multiple_of(spec.variant.io_format.per_word());
+        (spec.head_dim, spec.v_head_dim) = (even(spec.head_dim), spec.v_head_dim.map(even));
+        let mut scenario = Self { form, spec, split_tokens: None };
+        scenario.draw_lengths(rng);
+        scenario
+    }
+
+    /// A form with an option of its own and as few kernels as it can have: a quick check compiles each of them once.
+    fn quick(form: Form) -> Self {
+        const PLAIN: ScenarioVariant = ScenarioVariant::PLAIN;
+        let (seq_lens, query_lens, variant): (&[u32], Option<&[u32]>, _) = match form {
+            Form::Decode => (&[0, 1, 16, 17, 77], None, ScenarioVariant { soft_cap: Some(5.0), ..PLAIN }),
+            Form::Split => (&[5, 0, 24, 25, 130], None, PLAIN),
+            Form::Prefill => (&[33, 16, 50], Some(&[33, 16, 50]), ScenarioVariant { window: Some(7), ..PLAIN }),
+            Form::Mixed => (&[33, 0, 77], Some(&[1, 2, 4]), ScenarioVariant { alibi: true, sinks: true, ..PLAIN }),
+            Form::Speculative => (&[17, 100], Some(&[3, 4]), ScenarioVariant { causal: false, ..PLAIN }),
+            Form::Cascade => (&[64, 70, 100], None, ScenarioVariant { io_format: IoFormat::F16, ..PLAIN }),
+        };
+        let mut spec = ScenarioSpec::decode(SMALL.0, SMALL.1, SMALL.2, seq_lens);
+        (spec.query_lens, spec.variant, spec.lse) = (query_lens.map(<[u32]>::to_vec), variant, true);
+        spec.shared_blocks = if form == Form::Cascade { 4 } else { 0 };
+        let split_tokens = matches!(form, Form::Split | Form::Cascade).then_some(SHORT_SPLIT / 4);
+        Self { form, spec, split_tokens }
+    }
+
+    fn draw_lengths(&mut self, rng: &mut CaseRng) {
+        let num_seqs = rng.random_range(3..=6);
+        let mut lens = |choices: &[u32]| -> Vec<u32> { (0..num_seqs).map(|_| pick(rng, choices)).collect() };
+        let spec = &mut self.spec;
+        (spec.seq_lens, self.split_tokens) = match self.form {
+            Form::Decode => (lens(&[0, 1, 2, 15, 16, 17, 31, 64, 77, 130]), None),
+            Form::Split => (lens(&[0, 5, 63, 64, 65, 130, 300]), Some(24)),
+            Form::Prefill => (lens(&[1, 9, 16, 33, 50]), None),
+            Form::Mixed => (lens(&[0, 1, 2, 16, 33, 77, 130]), Some(50)),
+            Form::Speculative => (lens(&[8, 16, 17, 40, 100, 200]), None),
+            Form::Cascade => (lens(&[64, 70, 96, 100]), Some(16)),
+        };
+        // One width of tile beside that of single tokens, for each is a kernel to compile.
+        let chunk = if self.form == Form::Speculative { rng.random_range(2..=8) } else { pick(rng, &[3, 7, 21]) };
+        spec.query_lens = match self.form {
+            Form::Decode | Form::Split | Form::Cascade => None,
+            Form::Prefill => Some(spec.seq_lens.clone()),
+            Form::Mixed => Some(spec.seq_lens.iter().map(|_| pick(rng, &[0, 1, chunk])).collect()),
+            Form::Speculative => Some(vec![chunk; spec.seq_lens.len()]),
+        };
+        spec.shared_blocks = match self.form {
+            Form::Cascade => 64_u32.div_ceil(spec.block_size),
+            _ => rng.random_range(0..=2),
+        };
+    }
+
+    /// Where all faults show that are planted: every option, a first sequence whose queries see its first block, and
+    /// several blocks, so that one can be missed.
+    pub fn for_faults(format: KvDtype, paged: bool) -> Self {
+        let mut spec = ScenarioSpec::decode(SMALL.0, SMALL.1, SMALL.2, &[10, 40, 100]);
+        (spec.kv_dtype, spec.paged, spec.lse, spec.query_lens) = (format, paged, true, Some(vec![2, 1, 2]));
+        spec.variant = ScenarioVariant {
+            window: Some(30),
+            soft_cap: Some(2.0),
+            alibi: true,
+            sinks: true,
+            ..ScenarioVariant::PLAIN
+        };
+        Self { form: Form::Mixed, spec, split_tokens: Some(SHORT_SPLIT) }
+    }
+
+    /// What tells the scenario apart: `split 32/8x128 f16 b16, longest 300, splits of 64, shared, lse`.
+    pub fn label(&self) -> String {
+        let spec = &self.spec;
+        let longest = spec.seq_lens.iter().max().unwrap_or(&0);
+        let mut text = format!(
+            "{} {}/{}x{} {} b{}, longest {longest}",
+            self.form.name(),
+            spec.num_q_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            spec.kv_dtype,
+            spec.block_size
+        );
+        // Writing to a string cannot fail, here and below.
+        if let Some(v_head_dim) = spec.v_head_dim {
+            let _ = write!(text, ", V {v_head_dim} wide");
+        }
+        if let Some(split_tokens) = self.split_tokens {
+            let _ = write!(text, ", splits of {split_tokens}");
+        }
+        for (on, word) in [(spec.shared_blocks > 0, ", shared"), (spec.lse, ", lse"), (!spec.paged, ", contiguous")] {
+            text.push_str(if on { word } else { "" });
+        }
+        if spec.variant != ScenarioVariant::PLAIN {
+            let _ = write!(text, ", {}", spec.variant);
+        }
+        text
+    }
+}
+
+fn pick<T: Copy>(rng: &mut CaseRng, choices: &[T]) -> T {
+    choices[rng.random_range(0..choices.len())]
+}
+
+/// One of `choices`, or nothing, which is as likely as not.
+fn maybe<T: Copy>(rng: &mut CaseRng, choices: &[T]) -> Option<T> {
+    rng.random_bool(0.5).then(|| pick(rng, choices))
+}
+
+/// Shapes of models, odd ones, block sizes, and long rows; all decode.
+fn shapes() -> Vec<CheckScene> {
+    let models = ModelShape::BUILT_IN.map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
+    let mut scenarios: Vec<_> = models.into_iter().chain(ODD).map(CheckScene::ragged).collect();
+    scenarios.extend([1, 5, 32, 128].map(CheckScene::block_size));
+    scenarios.push(CheckScene::long());
+    scenarios
+}
+
+/// The scenarios of one storage format, paged or contiguous, with subgroups or without.
+///
+/// A quick check has one: paged, the formats go through the forms of a step; contiguous, they decode. Else the forms are
+/// shared out: paged, every second one, and without subgroups the others, so that no format goes without any form;
+/// contiguous, which differs in the look-up alone, one. The next seed shares them out the other way round, and draws other
+/// heads, lengths and options. The shapes, all paged, take turns with the formats, for heads as wide as a model's compile slowly.
+pub fn scenarios(options: &CheckOptions, format: KvDtype, paged: bool, subgroups: bool) -> Vec<CheckScene> {
+    let formats = KvDtype::ALL.len();
+    let place = KvDtype::ALL.iter().position(|&other| other == format).unwrap_or(0);
+    let mut scenarios = Vec::new();
+    if options.quick {
+        let form = if paged { Form::ALL[place % Form::ALL.len()] } else { Form::Decode };
+        scenarios.push(CheckScene::quick(form));
+    } else {
+        let shift = place + (options.seed % 12) as usize + usize::from(subgroups);
+        let turn = |number: usize| (number + shift).is_multiple_of(if paged { 2 } else { Form::ALL.len() });
+        scenarios.extend(Form::ALL.into_iter().enumerate().filter(|(number, _)| turn(*number)).map(|(_, form)| {
+            let mut rng = rng_for(&format!("check {} {format} {paged} {subgroups}", form.name()), options.seed);
+            CheckScene::drawn(form, &mut rng)
+        }));
+        let shapes = shapes().into_iter().enumerate().filter(|(number, _)| paged && number % formats == place);
+        scenarios.extend(shapes.map(|(_, scenario)| scenario));
+    }
+    for scenario in &mut scenarios {
+        (scenario.spec.kv_dtype, scenario.spec.paged) = (format, paged);
+    }
+    scenarios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu_paged_attention::testkit::Fault;
+
+    fn all(quick: bool, seed: u64) -> Vec<CheckScene> {
+        let options = CheckOptions { quick, seed };
+        let of = |paged, subgroups| KvDtype::ALL.map(|format| scenarios(&options, format, paged, subgroups)).concat();
+        [of(true, true), of(true, false), of(false, true), of(false, false)].concat()
+    }
+
+    #[test]
+    fn labels_tell_scenes_apart() {
+        let options = CheckOptions::default();
+        let scenarios = |paged| KvDtype::ALL.map(|format| scenarios(&options, format, paged, true)).concat();
+        let mut labels: Vec<_> = [scenarios(true), scenarios(false)].concat().iter().map(CheckScene::label).collect();
+        let count = labels.len();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), count);
+        // Half of the forms paged, one contiguous, and the shapes.
+        assert_eq!(count, 6 * 3 + 6 + 12);
+    }
+
+    #[test]
+    fn the_scenes_hold_what_the_check_promises() {
+        let scenarios = all(false, 1);
+        let any = |test: &dyn Fn(&CheckScene) -> bool| scenarios.iter().any(test);
+        for model in ModelShape::BUILT_IN {
+            assert!(any(&|s| (s.spec.num_q_heads, s.spec.num_kv_heads) == (model.num_q_heads, model.num_kv_heads)));
+        }
+        for head_dim in [5, 8, 80, 100, 128, 256] {
+            assert!(any(&|s| s.spec.head_dim == head_dim), "{head_dim}");
+        }
+        assert!(any(&|s| s.spec.num_q_heads == 7 * s.spec.num_kv_heads));
+        assert!(any(&|s| s.spec.num_q_heads == 9 * s.spec.num_kv_heads));
+        assert!(any(&|s| s.spec.lse && s.spec.shared_blocks > 0));
+        assert!(any(&|s| s.spec.seq_lens.contains(&0)) && any(&|s| s.spec.seq_lens.contains(&1)));
+        // Longer than two splits of any profile.
+        assert!(any(&|s| s.split_tokens.is_none() && s.spec.seq_lens.iter().any(|&len| len > 2048)));
+    }
+
+    #[test]
+    fn every_form_has_every_format_and_every_option_is_drawn() {
+        for seed in [1, 2] {
+            let scenarios = all(false, seed);
+            for form in Form::ALL {
+                for format in KvDtype::ALL {
+                    let found = |s: &CheckScene| (s.form, s.spec.kv_dtype, s.spec.paged) == (form, format, true);
+                    assert!(scenarios.iter().any(found), "{form:?} {format}");
+                }
+                assert!(scenarios.iter().any(|s| s.form == form && !s.spec.paged), "{form:?} contiguous");
+            }
+            let variants: Vec<ScenarioVariant> = scenarios.iter().map(|s| s.spec.variant).collect();
+            assert!(variants.iter().any(|v| !v.causal) && variants.iter().any(|v| v.io_format == IoFormat::F16));
+            assert!(variants.iter().any(|v| v.window.is_some()) && variants.iter().any(|v| v.soft_cap.is_some()));
+            assert!(variants.iter().any(|v| v.alibi) && variants.iter().any(|v| v.sinks));
+            assert!(scenarios.iter().any(|s| s.spec.v_head_dim.is_some()));
+        }
+        assert_ne!(all(false, 1), all(false, 2));
+    }
+
+    #[test]
+    fn a_quick_check_has_every_form_format_and_option() {
+        let scenarios = all(true, 1);
+        assert_eq!(scenarios.len(), 4 * KvDtype::ALL.len());
+        for form in Form::ALL {
+            assert!(scenarios.iter().any(|s| s.form == form && s.spec.paged), "{form:?}");
+        }
+        let any = |test: fn(&ScenarioVariant) -> bool| scenarios.iter().any(|s| s.spec.paged && test(&s.spec.variant));
+        assert!(any(|v| !v.causal) && any(|v| v.window.is_some()) && any(|v| v.soft_cap.is_some()));
+        assert!(any(|v| v.alibi && v.sinks) && any(|v| v.io_format == IoFormat::F16));
+    }
+
+    #[test]
+    fn all_faults_show_where_they_are_planted() {
+        let scenario = CheckScene::for_faults(KvDtype::F16, true);
+        assert!(Fault::ALL.into_iter().all(|fault| fault.shows_in(&scenario.spec)));
+    }
+}

@@ -1,0 +1,115 @@
+// lanes_workgroup.wgsl — what the lanes of a workgroup hand to each other, through workgroup memory.
+// For devices without subgroups, or where the size of a subgroup is not known beforehand.
+// Same functions as lanes_subgroup.wgsl. Calls in divergent control flow are not allowed.
+
+var<workgroup> query: array<vec4<f32>, ROWS * QUERY_VEC4S>;
+var<workgroup> weights: array<f32, LANES * SCORES>;
+var<workgroup> rows: array<u32, LANES * KEYS_PER_LANE>;
+var<workgroup> scalars: array<f32, ROWS * LANES>;
+var<workgroup> vectors: array<vec4<f32>, LANES>;
+var<workgroup> any_flag: u32;
+
+fn set_query(r: u32, token_row: u32, head: u32, lane: u32) {
+    for (var i = lane; i < QUERY_VEC4S; i += LANES) {
+        query[r * QUERY_VEC4S + i] = query_vec4(token_row, head, i);
+    }
+}
+
+fn get_query(r: u32, i: u32) -> vec4<f32> {
+    return query[r * QUERY_VEC4S + i];
+}
+
+// Each lane shares what it found for its key k: the row and, per row, the weight.
+fn set_row(k: u32, lane: u32, row: u32) {
+    rows[k * LANES + lane] = row;
+}
+
+fn get_row(k: u32, lane: u32) -> u32 {
+    return rows[k * LANES + lane];
+}
+
+fn set_weight(k: u32, lane: u32, r: u32, weight: f32) {
+    weights[(k * LANES + lane) * ROWS + r] = weight;
+}
+
+fn get_weight(k: u32, lane: u32, r: u32) -> f32 {
+    return weights[(k * LANES + lane) * ROWS + r];
+}
+
+// Makes what was set visible to all lanes, and what was got free to be set again.
+fn exchange() {
+    workgroupBarrier();
+}
+
+// Over all lanes, for every row at once: barriers are dear, above all on software devices.
+fn lanes_max(x: ptr<function, array<f32, ROWS>>, lane: u32) {
+    for (var r = 0u; r < ROWS; r++) { // unroll
+        scalars[r * LANES + lane] = (*x)[r];
+    }
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            for (var r = 0u; r < ROWS; r++) {
+                let at = r * LANES + lane;
+                scalars[at] = max(scalars[at], scalars[at + half]);
+            }
+        }
+    }
+    workgroupBarrier();
+    for (var r = 0u; r < ROWS; r++) { // unroll
+        (*x)[r] = scalars[r * LANES];
+    }
+    workgroupBarrier();
+}
+
+fn lanes_sum(x: ptr<function, array<f32, ROWS>>, lane: u32) {
+    for (var r = 0u; r < ROWS; r++) { // unroll
+        scalars[r * LANES + lane] = (*x)[r];
+    }
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            for (var r = 0u; r < ROWS; r++) {
+                let at = r * LANES + lane;
+                scalars[at] += scalars[at + half];
+            }
+        }
+    }
+    workgroupBarrier();
+    for (var r = 0u; r < ROWS; r++) { // unroll
+        (*x)[r] = scalars[r * LANES];
+    }
+    workgroupBarrier();
+}
+
+fn lanes_any(flag: bool, lane: u32) -> bool {
+    scalars[lane] = select(0.0, 1.0, flag);
+    workgroupBarrier();
+    if (lane == 0u) {
+        var any = 0.0;
+        for (var other = 0u; other < LANES; other++) { any = max(any, scalars[other]); }
+        any_flag = u32(any);
+    }
+    return workgroupUniformLoad(&any_flag) != 0u;
+}
+
+// Over the key groups: the lanes at the same place across a row of V.
+fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
+    vectors[lane] = x;
+    workgroupBarrier();
+    var sum = x;
+    for (var other = 1u; other < KEY_GROUPS; other++) {
+        sum += vectors[(lane + other * LANES_PER_ROW) % LANES];
+    }
+    workgroupBarrier();
+    return sum;
+}
+
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    run(linear_index(group, groups), group.z, lane);
+}

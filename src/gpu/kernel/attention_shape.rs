@@ -1,0 +1,161 @@
+//! How the attention kernel divides queries, keys and the elements of a head among the lanes of a workgroup.
+
+use crate::formats::KvDtype;
+use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm};
+use crate::plan::MAX_TILE_TOKENS;
+
+/// Query heads of one token that a workgroup serves at most.
+const MAX_GROUP_TILE: u32 = 8;
+/// The head width for which `tile_rows` of a profile are meant; wider heads get fewer rows.
+const USUAL_DIM: u32 = 128;
+/// Workgroup memory of WebGPU's default limits.
+const WORKGROUP_BYTES: u32 = 16_384;
+
+/// What one workgroup serves: `rows` query rows (tokens times query heads of one KV head) against one split of keys.
+///
+/// The lanes lie across the keys when scoring, and across a row of V when adding up values: where a row has fewer units
+/// than there are lanes, several key groups share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AttentionShape {
+    group: u32,
+    class: u32,
+    group_tile: u32,
+    pub(crate) head_tiles: u32,
+    lanes: u32,
+    keys_per_lane: u32,
+    key_groups: u32,
+    k_units: u32,
+    v_units: u32,
+    parts: u32,
+    /// Whether the marked loops are written out.
+    unrolled: bool,
+}
+
+impl AttentionShape {
+    /// The shape for query tiles of `2^class` tokens, with `group` query heads to a KV head and at most about `tile_rows`
+    /// rows in registers.
+    pub(crate) fn new(kv: &KvShape, group: u32, class: u32, lane_comm: LaneComm, tile_rows: u32) -> Self {
+        // A kernel that serves nothing has no text worth compiling, but asking for it is no reason to panic.
+        let (group, lanes, v_units) = (group.max(1), lane_comm.lanes().max(1), kv.v_units().max(1));
+        let class = class.min(MAX_TILE_TOKENS.ilog2());
+        let rows = most_rows(kv, lane_comm, tile_rows);
+        let most_heads = (rows >> class).clamp(1, MAX_GROUP_TILE);
+        let head_tiles = group.div_ceil(most_heads);
+        Self {
+            group,
+            class,
+            group_tile: group.div_ceil(head_tiles),
+            head_tiles,
+            lanes,
+            keys_per_lane: lane_comm.keys_per_lane(),
+            key_groups: key_groups(kv, lanes),
+            k_units: kv.k_units().max(1),
+            v_units,
+            parts: kv.parts(),
+            // Shuffles want constants; without them nothing does. And Mesa turns a kernel with barriers into a
+            // coroutine, at a cost that explodes with the length of its text: minutes instead of seconds.
+            unrolled: matches!(lane_comm, LaneComm::Subgroup { .. }),
+        }
+    }
+
+    /// Tokens of the widest query tile that a kernel can serve.
+    pub(crate) fn max_tile_tokens(kv: &KvShape, lane_comm: LaneComm, tile_rows: u32) -> u32 {
+        1 << most_rows(kv, lane_comm, tile_rows).clamp(1, MAX_TILE_TOKENS).ilog2()
+    }
+
+    /// Tokens of a query tile.
+    pub(crate) fn tokens(&self) -> u32 {
+        1 << self.class
+    }
+
+    /// Rows that a workgroup serves.
+    pub(crate) fn rows(&self) -> u32 {
+        self.group_tile << self.class
+    }
+
+    /// Keys that a workgroup scores at a time.
+    pub(crate) fn key_tile(&self) -> u32 {
+        self.lanes * self.keys_per_lane
+    }
+
+    pub(crate) fn add_to(&self, constants: &mut Constants) {
+        let lanes_per_row = self.lanes / self.key_groups;
+        let slices = self.v_units.div_ceil(lanes_per_row);
+        let query_vec4s = self.k_units * self.parts;
+        for (name, value) in [
+            ("TILE_CLASS", self.class),                       // query tiles of 2^TILE_CLASS tokens
+            ("TOKENS", self.tokens()),                        // tokens of a query tile
+            ("GROUP", self.group),                            // query heads per KV head
+            ("GROUP_TILE", self.group_tile),                  // of these, served by one workgroup
+            ("HEAD_TILES", self.head_tiles),                  // workgroups that share them
+            ("ROWS", self.rows()),                            // query rows of a workgroup
+            ("LANES", self.lanes),                            // invocations of a workgroup
+            ("LOG2_LANES", self.lanes.ilog2()),               //
+            ("KEYS_PER_LANE", self.keys_per_lane),            // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()),                    // keys that a workgroup scores at a time
+            ("SCORES", self.keys_per_lane * self.rows()),     // scores in a lane
+            ("QUERY_VEC4S", query_vec4s),                     // vec4<f32> of a query row
+            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)), // of these, in one lane
+            ("KEY_GROUPS", self.key_groups),                  // groups of lanes that add up different keys of V
+            ("LANES_PER_ROW", lanes_per_row),                 // lanes across one row of V
+            ("KEY_STEPS", lanes_per_row),                     // keys that a key group adds up, of LANES
+            ("SLICES", slices),                               // units of a row of V per lane
+            ("OUT_VEC4S", slices * self.parts),               // vec4<f32> of the output per lane and row
+        ] {
+            constants.set(name, value);
+        }
+    }
+
+    /// Loop rounds of one invocation for `keys` keys and `num_tiles` query tiles, or a few more; see
+    /// [`DeviceProfile::max_loop_rounds`](crate::gpu::DeviceProfile::max_loop_rounds).
+    pub(crate) fn loop_rounds(&self, keys: u32, num_tiles: u32) -> u64 {
+        let wide = u64::from;
+        let (rows, keys_per_lane, parts) = (wide(self.rows()), wide(self.keys_per_lane), wide(self.parts));
+        let lanes_per_row = self.lanes / self.key_groups;
+        let slices = wide(self.v_units.div_ceil(lanes_per_row));
+        let outputs = rows * slices * parts;
+        let reductions = (wide(self.lanes.ilog2()) + 2) * (rows + 1);
+        // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
+        let score = wide(self.k_units) * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane)));
+        let softmax = rows * (8 + 6 * keys_per_lane) + 6 * keys_per_lane + outputs + reductions;
+        let add = slices * (2 + keys_per_lane * (2 + wide(lanes_per_row) * (2 + parts * (2 + rows))));
+        let once = 2 * reductions + outputs * (10 + wide(self.key_groups)) + rows * (4 + wide(self.k_units) * parts);
+        let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
+        let per_tile = if self.unrolled {
+            // Of the loops inside, only a long one over keys of V is left.
+            if lanes_per_row > 16 { 1 + slices * keys_per_lane * (wide(lanes_per_row) + 1) } else { 1 }
+        } else {
+            3 + 2 * keys_per_lane + score + softmax + add
+        };
+        // Tokens whose sums are not finite are served again, one by one.
+        let passes = if self.class == 0 { 1 } else { 1 + wide(self.tokens()) };
+        passes * (tiles * per_tile + once) + wide(num_tiles.max(1).ilog2()) + wide(self.tokens()) + 4
+    }
+}
+
+/// Rows for which there is room, at least one: `tile_rows` in registers, less where a row takes more of them than one of
+/// f16 and the usual width, and what fits into the workgroup's memory where values go through it.
+fn most_rows(kv: &KvShape, lane_comm: LaneComm, tile_rows: u32) -> u32 {
+    let lanes = lane_comm.lanes().max(1);
+    let usual = KvShape { format: KvDtype::F16, head_dim: USUAL_DIM, v_head_dim: USUAL_DIM, ..*kv };
+    let in_registers = tile_rows
+        .min(tile_rows.saturating_mul(USUAL_DIM) / kv.head_dim.max(1))
+        .min(tile_rows.saturating_mul(out_vec4s(&usual, lanes)) / out_vec4s(kv, lanes))
+        .max(1);
+    let LaneComm::Workgroup { .. } = lane_comm else { return in_registers };
+    let scores = lanes * lane_comm.keys_per_lane();
+    // Queries, weights and the numbers of a reduction are held per row; rows of keys, one vec4 a lane and a flag besides.
+    let per_row = 16 * kv.k_units() * kv.parts() + 4 * scores + 4 * lanes;
+    let besides = 4 * scores + 16 * lanes + 16;
+    in_registers.min((WORKGROUP_BYTES.saturating_sub(besides) / per_row.max(1)).max(1))
+}
+
+/// Groups of lanes that add up different keys of V: the largest power of two, so that it divides the lanes.
+fn key_groups(kv: &KvShape, lanes: u32) -> u32 {
+    1 << (lanes / kv.v_units().max(1)).max(1).ilog2()
+}
+
+/// `vec4<f32>` of the output that a lane holds per row.
+fn out_vec4s(kv: &KvShape, lanes: u32) -> u32 {
+    kv.v_units().max(1).div_ceil(lanes / key_groups(kv, lanes)) * kv.parts()
+}

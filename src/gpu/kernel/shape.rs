@@ -1,0 +1,132 @@
+//! The numbers that a kernel is specialised for, put in front of its text as WGSL constants.
+
+use crate::formats::{KvDtype, ScaleScope};
+use crate::layout::KvLayout;
+
+/// Constants of a shader, in the order in which they are declared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Constants {
+    numbers: Vec<(&'static str, u32)>,
+    flags: Vec<(&'static str, bool)>,
+}
+
+impl Constants {
+    pub(crate) fn set(&mut self, name: &'static str, value: u32) {
+        self.numbers.push((name, value));
+    }
+
+    pub(crate) fn set_flag(&mut self, name: &'static str, value: bool) {
+        self.flags.push((name, value));
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        self.numbers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// The declarations.
+    pub(crate) fn wgsl(&self) -> String {
+        let numbers = self.numbers.iter().map(|(name, value)| format!("const {name}: u32 = {value}u;\n"));
+        let flags = self.flags.iter().map(|(name, value)| format!("const {name}: bool = {value};\n"));
+        numbers.chain(flags).collect()
+    }
+}
+
+/// What every kernel that touches K or V must know of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvShape {
+    /// Storage of the elements.
+    pub format: KvDtype,
+    /// Elements of one head of K.
+    pub head_dim: u32,
+    /// Elements of one head of V.
+    pub v_head_dim: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+}
+
+impl KvShape {
+    /// The shape of a cache.
+    pub fn of(layout: &KvLayout) -> Self {
+        Self {
+            format: layout.kv_dtype(),
+            head_dim: layout.head_dim(),
+            v_head_dim: layout.v_head_dim(),
+            block_size: layout.block_size(),
+        }
+    }
+
+    /// Data units of a row of K.
+    pub fn k_units(&self) -> u32 {
+        self.format.data_units(self.head_dim)
+    }
+
+    /// Data units of a row of V.
+    pub fn v_units(&self) -> u32 {
+        self.format.data_units(self.v_head_dim)
+    }
+
+    /// `vec4<f32>` in a data unit.
+    pub(crate) fn parts(&self) -> u32 {
+        self.format.elements_per_unit() / 4
+    }
+
+    /// Invocations of `kv_append.wgsl` that share a row of K and one of V: one per data unit of the wider. Scales
+    /// depend on many elements, and so one invocation does it all where there are any.
+    pub(crate) fn row_lanes(&self) -> u32 {
+        match self.format.scales() {
+            ScaleScope::None => self.k_units().max(self.v_units()),
+            ScaleScope::Row | ScaleScope::Unit => 1,
+        }
+    }
+
+    pub(crate) fn constants(&self) -> Constants {
+        let mut constants = Constants::default();
+        for (name, value) in [
+            ("BLOCK_SIZE", self.block_size),                         // tokens
+            ("HEAD_DIM", self.head_dim),                             // elements of one head of K
+            ("V_HEAD_DIM", self.v_head_dim),                         // and of V
+            ("CODE_BITS", self.format.code_bits()),                  // of one element
+            ("LARGEST", self.format.largest()),                      // number that a code stands for
+            ("PARTS", self.parts()),                                 // vec4<f32> of a data unit
+            ("K_UNITS", self.k_units()),                             // data units of a row of K
+            ("V_UNITS", self.v_units()),                             // and of V
+            ("K_ROW_UNITS", self.format.row_units(self.head_dim)),   // these and the units of its scales
+            ("V_ROW_UNITS", self.format.row_units(self.v_head_dim)), //
+            ("ROW_LANES", self.row_lanes()),                         // invocations that store a row
+        ] {
+            constants.set(name, value);
+        }
+        constants.set_flag("SCALE_PER_ROW", self.format.scales() == ScaleScope::Row);
+        constants.set_flag("SCALE_PER_UNIT", self.format.scales() == ScaleScope::Unit);
+        constants
+    }
+}
+
+/// How the lanes of a workgroup hand values to each other, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LaneComm {
+    /// A workgroup is one subgroup of a size known beforehand; values go from register to register.
+    Subgroup {
+        /// Invocations in a subgroup, and in a workgroup: a power of two, at least 4.
+        lanes: u32,
+    },
+    /// Values go through workgroup memory; needs nothing from the device.
+    Workgroup {
+        /// Invocations in a workgroup: a power of two.
+        lanes: u32,
+    },
+}
+
+impl LaneComm {
+    /// Invocations in a workgroup.
+    pub fn lanes(self) -> u32 {
+        match self {
+            Self::Subgroup { lanes } | Self::Workgroup { lanes } => lanes,
+        }
+    }
+
+    /// Keys that a lane scores at a time. Two in flight hide latency where few lanes share the work.
+    pub(crate) fn keys_per_lane(self) -> u32 {
+        if self.lanes() <= 8 { 2 } else { 1 }
+    }
+}

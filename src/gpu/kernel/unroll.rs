@@ -1,0 +1,164 @@
+//! Unrolling of the WGSL loops that ask for it.
+//!
+//! Some drivers keep a private array in registers only while every index into it is a constant; WGSL has no way to ask
+//! for that. A loop whose opening line ends in the comment `unroll` is therefore written out: its body is repeated, each
+//! time with the counter as a `const`. `unroll up to 16` leaves longer loops as they are. Unexpanded, the text is the
+//! same program, in plain WGSL.
+
+use crate::gpu::kernel::shape::Constants;
+
+const MARK: &str = "{ // unroll";
+
+/// A marked loop that cannot be expanded: a fault in our shaders, never in a caller's input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnrollError {
+    /// The head is not `for (var i = Au; i < COUNT; i++)`.
+    #[error("cannot unroll `{head}`; write `for (var i = 0u; i < COUNT; i++)`")]
+    Head {
+        /// The text in front of the mark.
+        head: String,
+    },
+    /// The bound is neither a number nor one of the constants put in front of the shader.
+    #[error("`{bound}`, the bound of an unrolled loop, is no constant known to the host")]
+    Bound {
+        /// The bound as written.
+        bound: String,
+    },
+    /// No closing brace.
+    #[error("the unrolled loop `{head}` has no end")]
+    NoEnd {
+        /// The text in front of the mark.
+        head: String,
+    },
+}
+
+/// Expands every marked loop of `source`; bounds are numbers or names among `constants`.
+pub(crate) fn unroll(source: &str, constants: &Constants) -> Result<String, UnrollError> {
+    let mut out = String::with_capacity(2 * source.len());
+    let mut rest = source;
+    while let Some(mark) = rest.find(MARK) {
+        let line_start = rest[..mark].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = mark + rest[mark..].find('\n').unwrap_or(rest.len() - mark);
+        let head = rest[line_start..mark].trim();
+        let range = Range::parse(head, constants)?;
+        let limit =
+            rest[mark + MARK.len()..line_end].trim().strip_prefix("up to ").and_then(|limit| limit.parse().ok());
+
+        if limit.is_some_and(|limit: u32| range.len() > limit) {
+            // The marks inside are still honoured.
+            out.push_str(&rest[..line_end]);
+            rest = &rest[line_end..];
+            continue;
+        }
+        let body_len = body_len(&rest[line_end..]).ok_or_else(|| UnrollError::NoEnd { head: head.to_owned() })?;
+        let body = unroll(&rest[line_end..line_end + body_len], constants)?;
+        out.push_str(&rest[..line_start]);
+        for i in range.start..range.end {
+            out.push_str(&format!("{{ const {} = {i}u;{body}}}\n", range.counter));
+        }
+        rest = &rest[line_end + body_len + 1..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The head of a loop.
+struct Range<'a> {
+    counter: &'a str,
+    start: u32,
+    end: u32,
+}
+
+impl<'a> Range<'a> {
+    fn parse(head: &'a str, constants: &Constants) -> Result<Self, UnrollError> {
+        let wrong = || UnrollError::Head { head: head.to_owned() };
+        let (init, rest) = head.strip_prefix("for (var ").and_then(|rest| rest.split_once("; ")).ok_or_else(wrong)?;
+        let (counter, start) = init.split_once(" = ").ok_or_else(wrong)?;
+        let (condition, step) = rest.split_once("; ").ok_or_else(wrong)?;
+        let bound = condition.strip_prefix(counter).and_then(|rest| rest.strip_prefix(" < ")).ok_or_else(wrong)?;
+        if step != format!("{counter}++)") {
+            return Err(wrong());
+        }
+        let start = number(start).ok_or_else(wrong)?;
+        let end = number(bound)
+            .or_else(|| constants.number(bound))
+            .ok_or_else(|| UnrollError::Bound { bound: bound.to_owned() })?;
+        Ok(Self { counter, start, end })
+    }
+
+    fn len(&self) -> u32 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.strip_suffix('u')?.parse().ok()
+}
+
+/// Bytes up to the brace that closes a block already open.
+fn body_len(text: &str) -> Option<usize> {
+    let mut depth = 1;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expand(source: &str) -> Result<String, UnrollError> {
+        let mut constants = Constants::default();
+        constants.set("N", 2);
+        unroll(source, &constants)
+    }
+
+    #[test]
+    fn a_marked_loop_is_repeated_with_its_counter_as_a_constant() {
+        let text = "a\nfor (var i = 0u; i < N; i++) { // unroll\n  f(i);\n}\nb\n";
+        assert_eq!(expand(text).unwrap(), "a\n{ const i = 0u;\n  f(i);\n}\n{ const i = 1u;\n  f(i);\n}\n\nb\n");
+    }
+
+    #[test]
+    fn inner_loops_are_expanded_in_every_copy() {
+        let text = "for (var i = 0u; i < 3u; i++) { // unroll\nfor (var j = 1u; j < N; j++) { // unroll\nx\n}\n}";
+        assert_eq!(expand(text).unwrap().matches('x').count(), 3);
+    }
+
+    #[test]
+    fn a_loop_without_rounds_disappears() {
+        assert!(!expand("for (var i = 2u; i < N; i++) { // unroll\nx\n}").unwrap().contains('x'));
+    }
+
+    #[test]
+    fn a_loop_above_its_limit_stays_and_its_inner_loops_are_still_expanded() {
+        let text =
+            "for (var i = 0u; i < 9u; i++) { // unroll up to 8\nfor (var j = 0u; j < N; j++) { // unroll\nx\n}\n}";
+        let text = expand(text).unwrap();
+        assert!(text.contains("i < 9u"));
+        assert_eq!(text.matches('x').count(), 2);
+    }
+
+    #[test]
+    fn unmarked_text_is_left_alone() {
+        let text = "for (var i = 0u; i < n; i++) { f(i); }";
+        assert_eq!(expand(text).unwrap(), text);
+    }
+
+    #[test]
+    fn what_cannot_be_expanded_is_an_error_that_quotes_it() {
+        let head = |text: &str| expand(text).unwrap_err().to_string();
+        assert!(head("for (var i = 0u; i < M; i++) { // unroll\n}").contains("`M`"));
+        assert!(head("while (x) { // unroll\n}").contains("while (x)"));
+        assert!(head("for (var i = 0u; i < N; i += 2u) { // unroll\n}").contains("i += 2u"));
+        assert!(head("for (var i = 0u; i < N; i++) { // unroll\n x").contains("no end"));
+    }
+}

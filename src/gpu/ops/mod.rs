@@ -1,0 +1,13 @@
+//! What can be recorded: each file checks the arguments of one operation and records its dispatches.
+
+pub(super) mod append;
+pub(super) mod appender;
+pub(super) mod attention;
+pub(super) mod block_work;
+mod class_kernel;
+pub(super) mod rotary;
+pub(super) mod spec;
+mod staging;
+pub(super) mod states;
+pub(super) mod swap;
+pub(super) mod transfer;

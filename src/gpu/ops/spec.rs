@@ -1,0 +1,183 @@
+//! What an attention computes, and what of it is refused.
+
+use std::f32::consts::LOG2_E;
+
+use crate::gpu::error::GpuError;
+use crate::gpu::kernel::params::HeadTerms;
+use crate::gpu::kernel::variant::{IoFormat, Variant};
+use crate::layout::KvLayout;
+
+/// The most query heads with slopes or sinks: these travel in a uniform buffer of 64 KiB, WebGPU's default.
+const MAX_HEADS_WITH_TERMS: u32 = 4096;
+
+/// What an attention computes; a model has one, or a few that its layers share.
+///
+/// The score of a key is `scale · q·k`; a soft cap `c` makes it `c · tanh(score / c)`; keys that the query does not see are
+/// left out; ALiBi adds `slope · (key position − query position)`. The softmax of the scores weights V.
+///
+/// Every option works in every kernel, alone and with any other; one that is off is not in the kernels at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads: a multiple of the cache's KV heads. Query head `h` reads KV head `h / (num_q_heads / num_kv_heads)`.
+    pub num_q_heads: u32,
+    /// Factor of `q · k`; `None` is `1 / sqrt(head_dim)`.
+    pub scale: Option<f32>,
+    /// Whether a query sees no key behind its own. If not, it sees all keys of its sequence.
+    pub causal: bool,
+    /// A query sees a key if `query position − key position < window`; `None` for no limit. FlashInfer's `window_left`
+    /// is one less.
+    pub window: Option<u32>,
+    /// Caps the scores.
+    pub soft_cap: Option<f32>,
+    /// `[num_q_heads]` ALiBi slopes.
+    pub alibi_slopes: Option<Vec<f32>>,
+    /// `[num_q_heads]` attention sinks: logits that join the denominator, and with it the log-sum-exp, in no key's place.
+    pub sinks: Option<Vec<f32>>,
+    /// Whether the log-sum-exp of the scores is written beside the output.
+    pub lse: bool,
+    /// The type of queries and outputs.
+    pub io_format: IoFormat,
+}
+
+impl AttentionSpec {
+    /// Causal attention in f32 with the usual scale and no options.
+    pub fn new(num_q_heads: u32) -> Self {
+        Self {
+            num_q_heads,
+            scale: None,
+            causal: true,
+            window: None,
+            soft_cap: None,
+            alibi_slopes: None,
+            sinks: None,
+            lse: false,
+            io_format: IoFormat::F32,
+        }
+    }
+
+    /// Sets the factor of `q · k`.
+    #[must_use]
+    pub fn with_scale(mut self, scale: f32) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Sets whether a query sees no key behind its own.
+    #[must_use]
+    pub fn with_causal(mut self, causal: bool) -> Self {
+        self.causal = causal;
+        self
+    }
+
+    /// Lets a query see the last `window` keys only, its own included.
+    #[must_use]
+    pub fn with_window(mut self, window: u32) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// Caps the scores.
+    #[must_use]
+    pub fn with_soft_cap(mut self, soft_cap: f32) -> Self {
+        self.soft_cap = Some(soft_cap);
+        self
+    }
+
+    /// Sets the ALiBi slopes, one per query head.
+    #[must_use]
+    pub fn with_alibi_slopes(mut self, slopes: impl Into<Vec<f32>>) -> Self {
+        self.alibi_slopes = Some(slopes.into());
+        self
+    }
+
+    /// Sets the attention sinks, one per query head.
+    #[must_use]
+    pub fn with_sinks(mut self, sinks: impl Into<Vec<f32>>) -> Self {
+        self.sinks = Some(sinks.into());
+        self
+    }
+
+    /// Asks for the log-sum-exp.
+    #[must_use]
+    pub fn with_lse(mut self) -> Self {
+        self.lse = true;
+        self
+    }
+
+    /// Sets the type of queries and outputs.
+    #[must_use]
+    pub fn with_io_format(mut self, io_format: IoFormat) -> Self {
+        self.io_format = io_format;
+        self
+    }
+
+    /// What the kernels are specialised for.
+    pub fn variant(&self) -> Variant {
+        let has_terms = self.alibi_slopes.is_some() || self.sinks.is_some();
+        Variant {
+            causal: self.causal,
+            window: self.window.is_some(),
+            soft_cap: self.soft_cap.is_some(),
+            alibi: self.alibi_slopes.is_some(),
+            sinks: self.sinks.is_some(),
+            write_lse: self.lse,
+            io_format: self.io_format,
+            head_terms: if has_terms { self.num_q_heads } else { 0 },
+        }
+    }
+
+    /// The factors of q and of a capped score; see `AttentionParams`.
+    pub(crate) fn factors(&self, layout: &KvLayout) -> (f32, f32) {
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (layout.head_dim() as f32).sqrt());
+        match self.soft_cap {
+            Some(cap) => (scale / cap, cap * LOG2_E),
+            None => (scale * LOG2_E, 1.0),
+        }
+    }
+
+    /// Slopes and sinks as the kernels read them; one element if there are neither.
+    pub(crate) fn head_terms(&self) -> Vec<HeadTerms> {
+        let term = |terms: &Option<Vec<f32>>, head: usize| terms.as_ref().map_or(0.0, |terms| terms[head] * LOG2_E);
+        (0..self.variant().head_terms.max(1) as usize)
+            .map(|head| HeadTerms {
+                slope_log2e: term(&self.alibi_slopes, head),
+                sink_log2e: term(&self.sinks, head),
+                padding: [0.0; 2],
+            })
+            .collect()
+    }
+
+    /// Refuses, by name, what contradicts itself or the cache.
+    pub(crate) fn check(&self, layout: &KvLayout) -> Result<(), GpuError> {
+        let (num_q_heads, num_kv_heads) = (self.num_q_heads, layout.num_kv_heads());
+        if num_q_heads == 0 || !num_q_heads.is_multiple_of(num_kv_heads) {
+            return Err(GpuError::QueryHeads { num_q_heads, num_kv_heads });
+        }
+        for (option, value) in [("scale", self.scale), ("soft_cap", self.soft_cap)] {
+            // The kernels multiply by log2(e) as well.
+            if let Some(value) = value.filter(|value| !((value * LOG2_E).is_finite() && *value > 0.0)) {
+                return Err(GpuError::NotPositive { option, value });
+            }
+        }
+        let (query_factor, _) = self.factors(layout);
+        if !(query_factor.is_finite() && query_factor > 0.0) {
+            return Err(GpuError::NotPositive { option: "scale / soft_cap", value: query_factor });
+        }
+        if self.window == Some(0) {
+            return Err(GpuError::EmptyWindow);
+        }
+        for (option, terms) in [("alibi_slopes", &self.alibi_slopes), ("sinks", &self.sinks)] {
+            let Some(terms) = terms else { continue };
+            if terms.len() != num_q_heads as usize {
+                return Err(GpuError::HeadTerms { option, given: terms.len(), num_q_heads });
+            }
+            if num_q_heads > MAX_HEADS_WITH_TERMS {
+                return Err(GpuError::TooManyHeads { option, num_q_heads, limit: MAX_HEADS_WITH_TERMS });
+            }
+            if let Some(head) = terms.iter().position(|term| !(term * LOG2_E).is_finite()) {
+                return Err(GpuError::HeadTerm { option, head, value: terms[head] });
+            }
+        }
+        self.io_format.check_dims(layout)
+    }
+}

@@ -1,0 +1,129 @@
+//! Joining attention over two sets of keys on the device.
+
+use crate::config::MAX_HEAD_DIM;
+use crate::error::PlanError;
+use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
+use crate::gpu::cache::uniform;
+use crate::gpu::error::GpuError;
+use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::params::StateParams;
+use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::pipeline::{BindingKind, bind_group, bind_group_layout, compile};
+use crate::gpu::profile::DeviceProfile;
+use crate::gpu::scope::scoped;
+
+/// The compiled kernel that merges two attention states; any cache, or none, may have made them.
+#[derive(Debug)]
+pub struct StateMerger {
+    device: wgpu::Device,
+    profile: DeviceProfile,
+    io_format: IoFormat,
+    merge: wgpu::ComputePipeline,
+    io: wgpu::BindGroupLayout,
+}
+
+/// The shape of two states that are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Query tokens.
+    pub num_rows: u32,
+    /// Query heads.
+    pub num_q_heads: u32,
+    /// Elements of one head of V.
+    pub v_head_dim: u32,
+}
+
+/// Attention over some keys, as [`attend`](crate::gpu::KvCache::attend) writes it with the log-sum-exp.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'a> {
+    /// `[num_rows, num_q_heads, v_head_dim]`, row-major, f32 or f16 as the merger was made for.
+    pub out: wgpu::BufferSlice<'a>,
+    /// `[num_rows, num_q_heads]` f32, natural logarithm; infinite, of either sign, for a row without a key.
+    pub lse: wgpu::BufferSlice<'a>,
+}
+
+impl StateMerger {
+    /// Compiles the kernel for outputs of a type.
+    ///
+    /// # Errors
+    /// What wgpu says of the kernel.
+    pub fn new(device: &wgpu::Device, io_format: IoFormat) -> Result<Self, GpuError> {
+        Self::with_profile(device, io_format, DeviceProfile::of(device))
+    }
+
+    /// Like [`new`](Self::new), with the limits of a profile of the caller's.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_profile(device: &wgpu::Device, io_format: IoFormat, profile: DeviceProfile) -> Result<Self, GpuError> {
+        let io = scoped(device, "bind group layouts", 0, || {
+            let slots =
+                [BindingKind::Uniform, BindingKind::Write, BindingKind::Write, BindingKind::Read, BindingKind::Read];
+            bind_group_layout(device, "paged.states", &slots)
+        })?;
+        let merge = compile(device, &Kernel::MergeStates { io_format }, &[&io])?;
+        Ok(Self { device: device.clone(), profile, io_format, merge, io })
+    }
+
+    /// The type of the outputs.
+    pub fn io_format(&self) -> IoFormat {
+        self.io_format
+    }
+
+    /// Records that `a` becomes attention over the keys of both: what it would be had all keys been seen at once.
+    ///
+    /// No key may belong to both, and a sink to one of them only. A row without a key in one of them is that of the other,
+    /// bit for bit, whatever its output holds; without a key in either, it is 0 with a log-sum-exp of −∞. `a` and `b` are
+    /// told apart by their buffers; those of `a` must be two.
+    ///
+    /// # Errors
+    /// [`GpuError::OddHead`] for f16 with heads of odd width, [`GpuError::Plan`] if there are too many workgroups, or an
+    /// error that names the buffer; nothing is recorded then.
+    pub fn merge(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        shape: StateShape,
+        a: State<'_>,
+        b: State<'_>,
+    ) -> Result<(), GpuError> {
+        let (device, profile) = (&self.device, &self.profile);
+        let StateShape { num_rows, num_q_heads, v_head_dim } = shape;
+        if !v_head_dim.is_multiple_of(self.io_format.per_word()) {
+            return Err(GpuError::OddHead { name: "v_head_dim", dim: v_head_dim });
+        }
+        if v_head_dim > MAX_HEAD_DIM {
+            return Err(PlanError::TooLarge {
+                what: "v_head_dim",
+                value: v_head_dim.into(),
+                limit: MAX_HEAD_DIM.into(),
+            }
+            .into());
+        }
+        let head_words = v_head_dim / self.io_format.per_word();
+        let states = u64::from(num_rows) * u64::from(num_q_heads);
+        if states == 0 {
+            return Ok(());
+        }
+        // So they are fewer than 2^32.
+        element_bytes("the log-sum-exp", states, profile)?;
+        let words = states.saturating_mul(head_words.into());
+        let a_out = storage_binding("a.out", a.out, words, profile)?;
+        let a_lse = storage_binding("a.lse", a.lse, states, profile)?;
+        let b_out = storage_binding("b.out", b.out, words, profile)?;
+        let b_lse = storage_binding("b.lse", b.lse, states, profile)?;
+        let written = [("a.out", a_out.buffer), ("a.lse", a_lse.buffer)];
+        check_disjoint(&[("b.out", b_out.buffer), ("b.lse", b_lse.buffer)], &written)?;
+        check_disjoint(&written[..1], &written[1..])?;
+        let [x, y, z] = grid(states, 1, profile)?;
+        let params = StateParams { num_states: states as u32, head_words, ..Default::default() };
+        let params = scoped(device, "parameters", 16, || uniform(device, "paged.state_params", &params))?;
+        let group = scoped(device, "the bindings of two states", 0, || {
+            let resources = [params.as_entire_buffer_binding(), a_out, a_lse, b_out, b_lse];
+            bind_group(device, "paged.states", &self.io, &resources)
+        })?;
+        pass.set_pipeline(&self.merge);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(x, y, z);
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Blocks out to host memory, and back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use crate::blocks::{CacheManager, SeqId, SequenceRecord};
+use crate::error::ManagerError;
+use crate::gpu::cache::KvCache;
+use crate::gpu::error::GpuError;
+use crate::gpu::ops::staging::{Route, host_blocks};
+use crate::gpu::scope::scoped;
+use crate::host::{BlockShape, HostBlocks};
+
+/// Blocks on their way to the host; see [`KvCache::swap_out`].
+#[derive(Debug)]
+pub struct SwapOut {
+    shape: BlockShape,
+    /// In ascending order, none twice.
+    ids: Vec<u32>,
+    route: Route,
+    staging: Vec<wgpu::Buffer>,
+    arrival: Arc<Arrival>,
+}
+
+/// What the device has said of the staging buffers.
+#[derive(Debug)]
+struct Arrival {
+    /// Buffers that the host may not read yet.
+    pending: AtomicUsize,
+    failed: AtomicBool,
+}
+
+/// Why sequences did not come back.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwapInError {
+    /// The manager has no room for them, or they make no sense.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// Their blocks cannot be copied.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+}
+
+impl SwapOut {
+    /// The blocks, in ascending order.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Whether [`read`](Self::read) would find all blocks, or know that they will not come.
+    pub fn is_ready(&self) -> bool {
+        !matches!(self.check(), Err(GpuError::Pending))
+    }
+
+    fn check(&self) -> Result<(), GpuError> {
+        // Before the count: who still holds it may be about to count.
+        let expected = Arc::strong_count(&self.arrival) > 1;
+        fence(Ordering::Acquire);
+        if self.arrival.failed.load(Ordering::Acquire) {
+            return Err(GpuError::DeviceLost);
+        }
+        match self.arrival.pending.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ if expected => Err(GpuError::Pending),
+            _ => Err(GpuError::NotSubmitted),
+        }
+    }
+
+    /// What the blocks held when the encoder's commands ran.
+    ///
+    /// # Errors
+    /// [`GpuError::Pending`] until the encoder was submitted and the device polled, [`GpuError::NotSubmitted`] if it was
+    /// dropped instead, [`GpuError::DeviceLost`], [`GpuError::HostMemory`].
+    pub fn read(&self) -> Result<HostBlocks, GpuError> {
+        self.check()?;
+        let mut blocks = host_blocks(self.shape, &self.ids)?;
+        let views = self.staging.iter().map(|buffer| buffer.get_mapped_range(..).map_err(|_| GpuError::DeviceLost));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        for run in &self.route.runs {
+            let staged = &views[run.chunk][..];
+            for (place, host, from) in run.pieces() {
+                let len = host.len();
+                blocks.block_mut(place)[host].copy_from_slice(&staged[from..from + len]);
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+impl KvCache {
+    /// Records copies of blocks, K and V of all layers, into memory that the host can read once `encoder` was submitted
+    /// and the device polled. A block that is named twice is copied once.
+    ///
+    /// The blocks may be released as soon as this is recorded, if what overwrites them is submitted later.
+    ///
+    /// ```no_run
+    /// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, gpu::KvCache, host::distinct_blocks, wgpu};
+    /// # fn swap(device: &wgpu::Device, queue: &wgpu::Queue, cache: &KvCache, manager: &mut CacheManager, seq: SeqId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let record = manager.export_sequence(seq)?;
+    /// let mut encoder = device.create_command_encoder(&Default::default());
+    /// let out = cache.swap_out(&mut encoder, &distinct_blocks([&record]))?;
+    /// manager.release(seq)?;
+    /// queue.submit([encoder.finish()]);
+    /// device.poll(wgpu::PollType::wait_indefinitely())?; // or poll now and then, and ask out.is_ready()
+    /// let host = out.read()?;
+    ///
+    /// // and back
+    /// let mut encoder = device.create_command_encoder(&Default::default());
+    /// let seqs = cache.swap_in_sequences(&mut encoder, manager, &[record], &host)?;
+    /// queue.submit([encoder.finish()]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`GpuError::NoSuchBlock`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`]; nothing is recorded then.
+    pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[u32]) -> Result<SwapOut, GpuError> {
+        self.check_blocks("blocks", blocks.iter().copied(), 1)?;
+        let mut ids = blocks.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        self.liveness.check()?;
+        let route = Route::new(self, &ids);
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let staging = self.staging(&route, usage, false)?;
+        for run in &route.runs {
+            let to = &staging[run.chunk];
+            encoder.copy_buffer_to_buffer(&run.pool, run.pool_offset, to, run.chunk_offset, run.bytes());
+        }
+        let arrival = Arc::new(Arrival { pending: AtomicUsize::new(staging.len()), failed: AtomicBool::new(false) });
+        for buffer in &staging {
+            let arrival = Arc::clone(&arrival);
+            encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, .., move |result| {
+                if result.is_err() {
+                    arrival.failed.store(true, Ordering::Release);
+                }
+                arrival.pending.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+        Ok(SwapOut { shape: BlockShape::of(self.layout()), ids, route, staging, arrival })
+    }
+
+    /// Records copies of blocks from the host: for every pair, the block that held `pair.0` when it was swapped out comes
+    /// back as block `pair.1`. Of the same cache or another one, whatever its head shards.
+    ///
+    /// # Errors
+    /// [`GpuError::BlockShape`] for blocks of another shape, [`GpuError::NotHeld`], [`GpuError::NoSuchBlock`],
+    /// [`GpuError::CopyOrder`] for a block that is to be written twice, [`GpuError::OutOfMemory`],
+    /// [`GpuError::DeviceLost`]; nothing is recorded then.
+    pub fn swap_in(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        host: &HostBlocks,
+        pairs: &[(u32, u32)],
+    ) -> Result<(), GpuError> {
+        if let Some((field, given, expected)) = host.shape().difference(&BlockShape::of(self.layout()), true) {
+            return Err(GpuError::BlockShape { field, given, expected });
+        }
+        self.check_blocks("blocks", pairs.iter().map(|pair| pair.1), 1)?;
+        let mut moves = Vec::with_capacity(pairs.len());
+        for (index, &(old, new)) in pairs.iter().enumerate() {
+            moves.push((new, host.place(old).ok_or(GpuError::NotHeld { index, block: old })?));
+        }
+        // So that neighbours on the device are neighbours in the list.
+        moves.sort_unstable();
+        if let Some(twice) = moves.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let block = twice[0].0;
+            let index = pairs.iter().rposition(|pair| pair.1 == block).unwrap_or(0);
+            return Err(GpuError::CopyOrder { index, block });
+        }
+        self.liveness.check()?;
+        let targets: Vec<u32> = moves.iter().map(|&(new, _)| new).collect();
+        let route = Route::new(self, &targets);
+        let staging = self.staging(&route, wgpu::BufferUsages::COPY_SRC, true)?;
+        let views = staging.iter().map(|buffer| buffer.get_mapped_range_mut(..).map_err(|_| GpuError::DeviceLost));
+        let mut views = views.collect::<Result<Vec<_>, _>>()?;
+        let (bytes, block_bytes) = (host.bytes(), host.shape().block_bytes() as usize);
+        for run in &route.runs {
+            for (place, range, to) in run.pieces() {
+                let block = moves[place].1 * block_bytes;
+                let piece = &bytes[block + range.start..block + range.end];
+                views[run.chunk].slice(to..to + piece.len()).copy_from_slice(piece);
+            }
+        }
+        drop(views);
+        staging.iter().for_each(wgpu::Buffer::unmap);
+        for run in &route.runs {
+            let from = &staging[run.chunk];
+            encoder.copy_buffer_to_buffer(from, run.chunk_offset, &run.pool, run.pool_offset, run.bytes());
+        }
+        Ok(())
+    }
+
+    /// Imports sequences into the manager of this cache and records the copies of their blocks from the host: all or none.
+    ///
+    /// The sequences exist at once; what they hold is there for whatever is recorded into `encoder` next, or submitted
+    /// later.
+    ///
+    /// # Errors
+    /// [`SwapInError::Manager`] if the manager does not take them, [`SwapInError::Gpu`] as [`swap_in`](Self::swap_in).
+    /// Nothing is recorded then, and the manager has the sequences and free blocks that it had.
+    pub fn swap_in_sequences(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        manager: &mut CacheManager,
+        records: &[SequenceRecord],
+        host: &HostBlocks,
+    ) -> Result<Vec<SeqId>, SwapInError> {
+        if manager.layout() != self.layout() {
+            return Err(GpuError::Foreign { what: "manager" }.into());
+        }
+        let imported = manager.import_sequences(records)?;
+        if let Err(error) = self.swap_in(encoder, host, &imported.blocks) {
+            for &seq in imported.sequences.iter().rev() {
+                manager.release(seq)?;
+            }
+            return Err(error.into());
+        }
+        Ok(imported.sequences)
+    }
+
+    fn staging(&self, route: &Route, usage: wgpu::BufferUsages, mapped: bool) -> Result<Vec<wgpu::Buffer>, GpuError> {
+        let chunks = route.chunks.iter().map(|&size| {
+            scoped(self.device(), "staging memory", size, || {
+                self.device().create_buffer(&wgpu::BufferDescriptor {
+                    label: Some("paged.staging"),
+                    size,
+                    usage,
+                    mapped_at_creation: mapped,
+                })
+            })
+        });
+        chunks.collect()
+    }
+}

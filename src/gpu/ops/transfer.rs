@@ -1,0 +1,277 @@
+//! Blocks from and to the pools of other engines, converted on the device.
+
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::formats::KvDtype;
+use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
+use crate::gpu::cache::{Identity, KvCache, filled_buffer, pool_buffers, uniform};
+use crate::gpu::error::GpuError;
+use crate::gpu::kernel::params::TransferParams;
+use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::kernel::{EXPORT_LANES, IMPORT_LANES, Kernel};
+use crate::gpu::pipeline::{BindingKind, bind_group, bind_group_layout, compile};
+use crate::gpu::scope::scoped;
+use crate::layout::KvLayout;
+
+/// In which order another engine's pool holds the rows of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExternalOrder {
+    /// `[num_blocks, block_size, num_kv_heads, head_dim]`: vLLM's flash layout, FlashInfer's NHD, CANN's ND.
+    TokenMajor,
+    /// `[num_blocks, num_kv_heads, block_size, head_dim]`: FlashInfer's HND, CANN's BNSD.
+    HeadMajor,
+}
+
+/// The elements of another engine's pool; they stand without gaps, those of 16 bits two to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExternalElement {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an f32.
+    Bf16,
+}
+
+impl ExternalElement {
+    /// The storage format of our own with the same elements, whose conversions serve both.
+    pub(crate) fn format(self) -> KvDtype {
+        match self {
+            Self::F32 => KvDtype::F32,
+            Self::F16 => KvDtype::F16,
+            Self::Bf16 => KvDtype::Bf16,
+        }
+    }
+
+    /// Elements of a 32-bit word.
+    pub(crate) fn per_word(self) -> u32 {
+        match self {
+            Self::F32 => 1,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// How another engine lays out its pools. Heads, widths and block size are those of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExternalLayout {
+    /// Order of the rows.
+    pub order: ExternalOrder,
+    /// What a row consists of.
+    pub element: ExternalElement,
+}
+
+impl fmt::Display for ExternalLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = match self.order {
+            ExternalOrder::TokenMajor => "token-major",
+            ExternalOrder::HeadMajor => "head-major",
+        };
+        write!(f, "{} {order}", self.element.format())
+    }
+}
+
+/// One layer's K and V in another engine's pools.
+///
+/// K and V may lie in one buffer, as slices of it: a `[2, num_blocks, …]` pool is K from the start and V from the middle
+/// on. A `[num_blocks, 2, …]` pool is K from the start and V from one block later on, each of `2 * num_blocks - 1` blocks,
+/// of which block `2 * b` is named. A pool larger than a binding is passed in pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct ExternalPool<'a> {
+    /// Blocks of each slice.
+    pub num_blocks: u32,
+    /// Blocks of K, `head_dim` wide, from the start of the slice on.
+    pub k: wgpu::BufferSlice<'a>,
+    /// Blocks of V, `v_head_dim` wide, alike.
+    pub v: wgpu::BufferSlice<'a>,
+}
+
+/// A block of another engine's pool, and the block of the cache that goes with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockPair {
+    /// Theirs.
+    pub external: u32,
+    /// Ours.
+    pub own: u32,
+}
+
+/// Compiled kernels that copy blocks between the cache that made it and pools of a [`ExternalLayout`].
+#[derive(Debug)]
+pub struct Transfer {
+    layout: ExternalLayout,
+    cache: Identity,
+    io: wgpu::BindGroupLayout,
+    /// For K and for V.
+    import: [wgpu::ComputePipeline; 2],
+    export: [wgpu::ComputePipeline; 2],
+}
+
+/// Which way the blocks go.
+#[derive(Clone, Copy)]
+enum Direction {
+    Import,
+    Export,
+}
+
+impl KvCache {
+    /// Compiles the kernels for another engine's layout.
+    ///
+    /// # Errors
+    /// What wgpu says of the kernels.
+    pub fn transfer(&self, layout: ExternalLayout) -> Result<Transfer, GpuError> {
+        let device = self.device();
+        let io = scoped(device, "bind group layouts", 0, || {
+            bind_group_layout(
+                device,
+                "paged.transfer_io",
+                &[BindingKind::Uniform, BindingKind::Read, BindingKind::Read, BindingKind::Write],
+            )
+        })?;
+        let [k, v] = sides(self.layout());
+        let both = |kernel: fn(KvShape, ExternalLayout) -> Kernel| {
+            let of_k = compile(device, &kernel(k, layout), &[&io])?;
+            let of_v = if k == v { of_k.clone() } else { compile(device, &kernel(v, layout), &[&io])? };
+            Ok::<_, GpuError>([of_k, of_v])
+        };
+        let import = both(|kv, external| Kernel::PoolImport { kv, external })?;
+        let export = both(|kv, external| Kernel::PoolExport { kv, external })?;
+        Ok(Transfer { layout, cache: self.identity().clone(), io, import, export })
+    }
+
+    /// Records the import of one layer's K and V: every pair's block of `pool` becomes our block, converted as
+    /// [`append`](Self::append) would.
+    ///
+    /// Blocks that no pair names stay as they are. All tokens of a block are converted, also those that the other engine
+    /// has not written. Two pairs with one destination overwrite each other in no certain order; that is for the engine
+    /// to avoid.
+    ///
+    /// # Errors
+    /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Block`] for a block that does not exist,
+    /// [`GpuError::Limit`] or [`GpuError::Plan`] for more pairs than a binding holds or a dispatch serves, or an error that
+    /// names the buffer; nothing is recorded then.
+    pub fn import_pool(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        transfer: &Transfer,
+        layer: u32,
+        pool: ExternalPool<'_>,
+        pairs: &[BlockPair],
+    ) -> Result<(), GpuError> {
+        self.record_transfer(pass, transfer, layer, pool, pairs, Direction::Import)
+    }
+
+    /// Records the export of one layer's K and V: every pair's block of ours is written to its block of `pool`.
+    ///
+    /// Blocks that no pair names stay as they are. Slots that nobody has written come out as whatever their bits mean,
+    /// NaN perhaps: the lengths tell which they are. 16-bit elements are rounded to nearest even.
+    ///
+    /// # Errors
+    /// As [`import_pool`](Self::import_pool).
+    pub fn export_pool(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        transfer: &Transfer,
+        layer: u32,
+        pool: ExternalPool<'_>,
+        pairs: &[BlockPair],
+    ) -> Result<(), GpuError> {
+        self.record_transfer(pass, transfer, layer, pool, pairs, Direction::Export)
+    }
+
+    fn record_transfer(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        transfer: &Transfer,
+        layer: u32,
+        pool: ExternalPool<'_>,
+        pairs: &[BlockPair],
+        direction: Direction,
+    ) -> Result<(), GpuError> {
+        let (device, layout, profile) = (self.device(), self.layout(), self.profile());
+        let head_shards = self.head_shards(layer)?;
+        if transfer.cache != *self.identity() {
+            return Err(GpuError::Foreign { what: "transfer" });
+        }
+        check_pairs(pairs, pool.num_blocks, layout.num_blocks())?;
+        let shapes = sides(layout);
+        let per_word = transfer.layout.element.per_word();
+        let theirs = |name, slice, shape: &KvShape| {
+            let rows = u64::from(layout.num_kv_heads()) * u64::from(layout.block_size());
+            let elements = u64::from(pool.num_blocks).saturating_mul(rows * u64::from(shape.head_dim));
+            storage_binding(name, slice, elements.div_ceil(per_word.into()), profile)
+        };
+        let theirs = [theirs("k", pool.k, &shapes[0])?, theirs("v", pool.v, &shapes[1])?];
+        let (named, ours) = ([("k", theirs[0].buffer), ("v", theirs[1].buffer)], pool_buffers(head_shards));
+        match direction {
+            Direction::Import => check_disjoint(&named, &ours)?,
+            Direction::Export => check_disjoint(&ours, &named)?,
+        }
+        if pairs.is_empty() {
+            return Ok(());
+        }
+
+        let bytes = element_bytes("the pairs of blocks", 2 * pairs.len() as u64, profile)?;
+        let list = scoped(device, "the pairs of blocks", bytes, || {
+            filled_buffer(device, "paged.pairs", wgpu::BufferUsages::STORAGE, bytemuck::cast_slice(pairs))
+        })?;
+        let mut dispatches = Vec::with_capacity(2 * head_shards.len());
+        for head_shard in head_shards {
+            let params = TransferParams {
+                num_pairs: pairs.len() as u32,
+                first_kv_head: head_shard.first_head,
+                num_kv_heads: head_shard.num_heads,
+                total_kv_heads: layout.num_kv_heads(),
+            };
+            let params = scoped(device, "parameters", 16, || uniform(device, "paged.transfer_params", &params))?;
+            let rows = pairs.len() as u64 * u64::from(head_shard.num_heads) * u64::from(layout.block_size());
+            for (side, ours) in [&head_shard.k, &head_shard.v].into_iter().enumerate() {
+                let (ours, theirs) = (ours.as_entire_buffer_binding(), theirs[side].clone());
+                let (pipeline, per_row, lanes, read, written) = match direction {
+                    Direction::Import => (&transfer.import[side], shapes[side].row_lanes(), IMPORT_LANES, theirs, ours),
+                    Direction::Export => {
+                        (&transfer.export[side], shapes[side].head_dim.div_ceil(per_word), EXPORT_LANES, ours, theirs)
+                    }
+                };
+                let grid = grid(rows.saturating_mul(per_row.into()), lanes, profile)?;
+                let resources = [params.as_entire_buffer_binding(), list.as_entire_buffer_binding(), read, written];
+                let group = scoped(device, "the bindings of a pool", 0, || {
+                    bind_group(device, "paged.transfer_io", &transfer.io, &resources)
+                })?;
+                dispatches.push((pipeline, group, grid));
+            }
+        }
+        for (pipeline, group, [x, y, z]) in &dispatches {
+            pass.set_pipeline(pipeline);
+            pass.set_bind_group(0, group, &[]);
+            pass.dispatch_workgroups(*x, *y, *z);
+        }
+        Ok(())
+    }
+}
+
+impl Transfer {
+    /// The layout it was made for.
+    pub fn layout(&self) -> ExternalLayout {
+        self.layout
+    }
+}
+
+/// What a dispatch that copies only K, or only V, must know of the cache: both widths are that one's.
+fn sides(layout: &KvLayout) -> [KvShape; 2] {
+    let kv = KvShape::of(layout);
+    [kv.head_dim, kv.v_head_dim].map(|width| KvShape { head_dim: width, v_head_dim: width, ..kv })
+}
+
+fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(), GpuError> {
+    for (index, pair) in pairs.iter().enumerate() {
+        for (field, block, num_blocks) in [("external", pair.external, num_external), ("own", pair.own, num_own)] {
+            if block >= num_blocks {
+                return Err(GpuError::Block { index, field, block, num_blocks });
+            }
+        }
+    }
+    Ok(())
+}

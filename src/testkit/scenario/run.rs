@@ -1,0 +1,134 @@
+//! A scenario on a device.
+
+use super::{Fault, Scenario, Verdict};
+use crate::gpu::{AttentionIo, AttentionSpec, DeviceProfile, KvCache};
+use crate::plan::{Schedule, StepPlan};
+use crate::testkit::{Gpu, SENTINEL, append_plan, attend_plan, io_buffer, read_io};
+
+/// What memory that nobody wrote may hold: a NaN in f32, and two of them in packed f16.
+const POISON: u32 = 0xffff_ffff;
+
+/// What a device answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// `[rows, num_q_heads, v_head_dim]`
+    pub out: Vec<f32>,
+    /// `[rows, num_q_heads]`, empty unless asked for.
+    pub lse: Vec<f32>,
+}
+
+impl Scenario {
+    /// What the device is told to compute.
+    pub fn attention_spec(&self, fault: Option<Fault>) -> AttentionSpec {
+        let (spec, variant) = (&self.spec, &self.spec.variant);
+        let terms = (self.alibi_slopes.as_slice(), self.sinks.as_slice());
+        let mut told = variant.attention_spec(spec.num_q_heads, terms, spec.lse);
+        told.scale = self.scale;
+        match fault {
+            Some(Fault::CausalFlipped) => told.causal = !told.causal,
+            Some(Fault::WindowOffByOne) => told.window = told.window.map(|window| window.saturating_add(1)),
+            Some(Fault::SoftCapDropped) => told.soft_cap = None,
+            Some(Fault::NeighbourSlope) => {
+                if let Some(slopes) = &mut told.alibi_slopes {
+                    slopes.rotate_left(1);
+                }
+            }
+            Some(Fault::SinkTwice) => {
+                if let Some(sinks) = &mut told.sinks {
+                    // e^(sink + ln 2) is 2·e^sink.
+                    sinks.iter_mut().for_each(|sink| *sink += std::f32::consts::LN_2);
+                }
+            }
+            Some(Fault::SkipLastBlock | Fault::StrayBlock) | None => {}
+        }
+        told
+    }
+
+    /// The plan of the scenario's attention; no K or V is appended by it.
+    ///
+    /// # Errors
+    /// [`Verdict::Tables`].
+    pub fn plan(&self, schedule: Schedule, fault: Option<Fault>) -> Result<StepPlan, Verdict> {
+        let mut seq_lens = self.spec.seq_lens.clone();
+        if fault == Some(Fault::SkipLastBlock) {
+            for len in &mut seq_lens {
+                *len = len.saturating_sub(1) / self.spec.block_size * self.spec.block_size;
+            }
+        }
+        let mut tables = self.tables.clone();
+        if fault == Some(Fault::StrayBlock) {
+            let used: Vec<u32> = tables.concat();
+            let stray = (0..self.layout.num_blocks()).find(|id| !used.contains(id));
+            if let (Some(stray), Some(first)) = (stray, tables.first_mut().and_then(|table| table.first_mut())) {
+                *first = stray;
+            }
+        }
+        let queries: Vec<u32> = (0..seq_lens.len()).map(|seq| self.spec.queries(seq)).collect();
+        Ok(attend_plan(&self.layout, schedule, &tables, &seq_lens, &queries, self.spec.csr)?)
+    }
+
+    /// A cache on the device whose memory is poison, but for the scenario's tokens, written by the append kernel.
+    ///
+    /// # Errors
+    /// [`Verdict::Gpu`] or [`Verdict::Tables`].
+    pub fn upload(&self, gpu: &Gpu, profile: &DeviceProfile) -> Result<KvCache, Verdict> {
+        let cache = KvCache::with_profile(&gpu.device, &self.layout, profile.clone())?;
+        for layer in 0..self.layout.num_layers() {
+            for head_shard in cache.head_shards(layer)? {
+                for pool in [&head_shard.k, &head_shard.v] {
+                    gpu.queue.write_buffer(pool, 0, bytemuck::cast_slice(&vec![POISON; (pool.size() / 4) as usize]));
+                }
+            }
+        }
+        // In pieces, as an engine would, and so that no binding grows beyond its limit.
+        for slots in self.owned_slots().chunks(16_384) {
+            let gather = |source: &[f32], row: usize| -> Vec<f32> {
+                slots.iter().flat_map(|&slot| &source[slot as usize * row..][..row]).copied().collect()
+            };
+            let k = gpu.storage("k", &gather(&self.k, self.spec.k_row()));
+            let v = gpu.storage("v", &gather(&self.v, self.spec.v_row()));
+            let plan = append_plan(&self.layout, cache.schedule(), slots)?;
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            let step = cache.begin_step(&gpu.queue, &mut encoder, &plan)?;
+            {
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                for layer in 0..self.layout.num_layers() {
+                    cache.append(&mut pass, &step, layer, k.slice(..), v.slice(..))?;
+                }
+            }
+            gpu.submit(encoder);
+        }
+        Ok(cache)
+    }
+
+    /// Runs the scenario on a device.
+    ///
+    /// # Errors
+    /// Any [`Verdict`] but those of [`judge`](Self::judge).
+    pub fn run(&self, gpu: &Gpu, profile: &DeviceProfile, fault: Option<Fault>) -> Result<Outcome, Verdict> {
+        let cache = self.upload(gpu, profile)?;
+        let plan = self.plan(cache.schedule(), fault)?;
+        let attention = cache.attention(self.attention_spec(fault))?;
+        let heads = self.spec.rows().len() * self.spec.num_q_heads as usize;
+        if heads == 0 {
+            return Ok(Outcome { out: Vec::new(), lse: Vec::new() });
+        }
+        let out_elements = heads * self.spec.v_dim() as usize;
+        let io_format = self.spec.variant.io_format;
+        let q = io_buffer(gpu, "q", &self.q, io_format);
+        let out = io_buffer(gpu, "out", &vec![SENTINEL; out_elements], io_format);
+        let lse = gpu.storage("lse", &vec![SENTINEL; heads]);
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let step = cache.begin_step(&gpu.queue, &mut encoder, &plan)?;
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            let lse = self.spec.lse.then(|| lse.slice(..));
+            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse };
+            cache.attend(&mut pass, &attention, &step, 0, io)?;
+        }
+        gpu.submit(encoder);
+        let out = read_io(gpu, &out, out_elements, io_format).ok_or(Verdict::Lost)?;
+        let lse = if self.spec.lse { gpu.read(&lse).ok_or(Verdict::Lost)? } else { Vec::new() };
+        Ok(Outcome { out, lse })
+    }
+}

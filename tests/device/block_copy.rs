@@ -1,0 +1,275 @@
+//! Whole blocks on the device: copied before the first append, overwritten when nobody may see what they held.
+
+use crate::common::story::{Teller, config, cut_by_heads, narrow, words};
+use crate::common::{fill_pools, gpu, pool_words};
+use wgpu_paged_attention::blocks::ManagerOptions;
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
+use wgpu_paged_attention::gpu::{BlockFill, DeviceProfile, GpuError, KvCache};
+use wgpu_paged_attention::plan::BlockCopy;
+use wgpu_paged_attention::testkit::Gpu;
+use wgpu_paged_attention::wgpu;
+
+/// A word that tells where it stands, in every pool of the cache.
+fn number_pools(gpu: &Gpu, cache: &KvCache) {
+    let mut next = 0_u32;
+    for layer in 0..cache.layout().num_layers() {
+        for head_shard in cache.head_shards(layer).unwrap() {
+            for pool in [&head_shard.k, &head_shard.v] {
+                let words: Vec<u32> = (next..).take(pool.size() as usize / 4).collect();
+                next += words.len() as u32;
+                gpu.queue.write_buffer(pool, 0, bytemuck::cast_slice(&words));
+            }
+        }
+    }
+}
+
+/// Changes the blocks of every pool in `words`, which are those of all pools.
+fn edit(cache: &KvCache, words: &mut [u32], change: impl Fn(&mut [u32], usize)) {
+    let mut start = 0;
+    for layer in 0..cache.layout().num_layers() {
+        for head_shard in cache.head_shards(layer).unwrap() {
+            for pool in [&head_shard.k, &head_shard.v] {
+                let len = pool.size() as usize / 4;
+                change(&mut words[start..start + len], len / cache.layout().num_blocks() as usize);
+                start += len;
+            }
+        }
+    }
+}
+
+fn copies(pairs: &[(u32, u32)]) -> Vec<BlockCopy> {
+    pairs.iter().map(|&(source, target)| BlockCopy { source, target }).collect()
+}
+
+fn model_copies(cache: &KvCache, words: &[u32], pairs: &[(u32, u32)]) -> Vec<u32> {
+    let mut words = words.to_vec();
+    edit(cache, &mut words, |pool, block| {
+        for &(source, target) in pairs {
+            let (source, target) = (source as usize * block, target as usize * block);
+            pool.copy_within(source..source + block, target);
+        }
+    });
+    words
+}
+
+fn model_fill(cache: &KvCache, words: &[u32], blocks: &[u32], word: u32) -> Vec<u32> {
+    let mut words = words.to_vec();
+    edit(cache, &mut words, |pool, block| {
+        blocks.iter().for_each(|&at| pool[at as usize * block..(at as usize + 1) * block].fill(word));
+    });
+    words
+}
+
+/// One head shard or three, and a grid that must be folded.
+fn profiles(gpu: &Gpu, config: &CacheConfig) -> [DeviceProfile; 3] {
+    let own = narrow(gpu);
+    [own.clone(), cut_by_heads(gpu, config), DeviceProfile { max_workgroups_per_dim: 3, ..own }]
+}
+
+#[test]
+fn copies_and_fills_change_these_blocks_in_every_layer_and_segment_and_no_others() {
+    let Some(gpu) = gpu() else { return };
+    for format in [KvDtype::F32, KvDtype::Int8, KvDtype::Int4] {
+        // Blocks of a size that no workgroup divides.
+        let config = config(format, 9).with_block_size(3);
+        for profile in profiles(&gpu, &config) {
+            let cache = KvCache::with_profile(&gpu.device, &config.layout().unwrap(), profile).unwrap();
+            cache.warm_up().unwrap();
+            number_pools(&gpu, &cache);
+            let before = pool_words(&gpu, &cache);
+            let pairs = [(1, 5), (1, 8), (7, 0)];
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            cache.copy_blocks(&gpu.queue, &mut encoder, &copies(&pairs)).unwrap();
+            gpu.submit(encoder);
+            let copied = pool_words(&gpu, &cache);
+            assert!(copied == model_copies(&cache, &before, &pairs), "{format}: a wrong copy");
+            assert!(copied != model_copies(&cache, &before, &[(1, 5), (1, 8), (7, 2)]), "a wrong model passed");
+
+            for (fill, word) in [(BlockFill::Poison, u32::MAX), (BlockFill::Zeros, 0)] {
+                let blocks = [8, 2, 2];
+                let mut encoder = gpu.device.create_command_encoder(&Default::default());
+                cache.fill_blocks(&gpu.queue, &mut encoder, &blocks, fill).unwrap();
+                gpu.submit(encoder);
+                let filled = pool_words(&gpu, &cache);
+                assert!(filled == model_fill(&cache, &copied, &blocks, word), "{format}: a wrong fill");
+                assert!(filled != model_fill(&cache, &copied, &[8], word), "a wrong model passed");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fork_that_is_written_gets_a_copy_and_both_go_on_as_if_they_had_been_alone() {
+    // P01, Q07, W05
+    let Some(gpu) = gpu() else { return };
+    for format in [KvDtype::F16, KvDtype::Int8, KvDtype::Int4] {
+        let config = config(format, 64);
+        let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
+        assert_eq!(teller.cache.head_shards(0).unwrap().len(), 3);
+        let scope = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let mut a = teller.alone(&words(20));
+        let mut b = teller.fork(&a);
+        assert_eq!(teller.used(), 2);
+        teller.tell(&mut [(&mut b, &[1])]);
+        assert_eq!((teller.used(), teller.plan.copies().len()), (3, 1));
+        let copy = teller.plan.copies()[0];
+        teller.tell(&mut [(&mut a, &[2])]);
+        // The last owner writes in place.
+        assert_eq!((teller.used(), teller.plan.copies().len()), (3, 0));
+        assert!(pollster::block_on(scope.pop()).is_none());
+
+        // Q07: the tokens that both have are the same bits.
+        let row_of = |teller: &Teller, block: u32| -> Vec<u32> {
+            let head_shard = &teller.cache.head_shards(1).unwrap()[2];
+            let pool: Vec<u32> = gpu.read(&head_shard.k).unwrap();
+            let block_words = pool.len() / 64;
+            pool[block as usize * block_words..][..4 * block_words / 16].to_vec()
+        };
+        assert_eq!(row_of(&teller, copy.source), row_of(&teller, copy.target), "{format}");
+
+        let seen = [teller.look(&mut a, 3), teller.look(&mut b, 3)];
+        assert_ne!(seen[0], seen[1]);
+        teller.manager.release(a.seq).unwrap();
+        let again = teller.look(&mut b, 4);
+        for (last, story) in [(2, &seen[0]), (1, &seen[1])] {
+            let mut alone = teller.alone(&words(20));
+            teller.tell(&mut [(&mut alone, &[last])]);
+            assert_eq!(*story, teller.look(&mut alone, 3), "{format}: not as alone");
+            if last == 1 {
+                assert_eq!(again, teller.look(&mut alone, 4), "{format}: a freed block was needed");
+            }
+            teller.manager.release(alone.seq).unwrap();
+        }
+        teller.manager.release(b.seq).unwrap();
+        assert_eq!(teller.used(), 0);
+        teller.manager.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_cut_into_a_shared_block_leaves_the_other_owner_alone() {
+    // P11
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F16, 10);
+    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let mut a = teller.alone(&words(32));
+    let mut b = teller.fork(&a);
+    teller.manager.truncate(b.seq, 20).unwrap();
+    b.words.truncate(20);
+    teller.tell(&mut [(&mut b, &[7])]);
+    assert_eq!((teller.used(), teller.plan.copies().len()), (3, 1));
+    let (seen_a, seen_b) = (teller.look(&mut a, 8), teller.look(&mut b, 8));
+    let mut alone = teller.alone(&words(32));
+    assert_eq!(seen_a, teller.look(&mut alone, 8));
+    let mut alone = teller.alone(&words(20));
+    teller.tell(&mut [(&mut alone, &[7])]);
+    assert_eq!(seen_b, teller.look(&mut alone, 8));
+}
+
+#[test]
+fn steps_with_copies_may_share_a_submit() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F16, 12);
+    let mut teller = Teller::new(&gpu, &DeviceProfile::of(&gpu.device), &config, &ManagerOptions::default());
+    let mut a = teller.alone(&words(20));
+    let (mut b, mut c) = (teller.fork(&a), teller.fork(&a));
+    let mut encoder = teller.encoder();
+    teller.record(&mut encoder, &mut [(&mut b, &[1]), (&mut a, &[2])]);
+    let mut d = teller.fork(&b);
+    teller.record(&mut encoder, &mut [(&mut d, &[3]), (&mut c, &[4])]);
+    assert!(!teller.plan.copies().is_empty());
+    gpu.submit(encoder);
+    for (story, tail) in [(&mut a, &[2][..]), (&mut b, &[1]), (&mut c, &[4]), (&mut d, &[1, 3])] {
+        let seen = teller.look(story, 9);
+        let mut alone = teller.alone(&words(20));
+        tail.iter().for_each(|&word| drop(teller.tell(&mut [(&mut alone, &[word])])));
+        assert_eq!(seen, teller.look(&mut alone, 9), "{tail:?}");
+        teller.manager.release(alone.seq).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_that_did_not_happen_is_noticed() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F16, 8);
+    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = teller.alone(&words(20));
+    let mut b = teller.fork(&a);
+    teller.tell(&mut [(&mut b, &[1])]);
+    let target = teller.plan.copies()[0].target;
+    let right = teller.look(&mut b, 3);
+    teller.fill(&[target], BlockFill::Zeros);
+    teller.manager.truncate(b.seq, 21).unwrap();
+    b.words.truncate(21);
+    assert_ne!(right, teller.look(&mut b, 3));
+}
+
+#[test]
+fn lists_that_make_no_sense_are_refused_and_nothing_is_recorded() {
+    let Some(gpu) = gpu() else { return };
+    let cache = KvCache::new(&gpu.device, &config(KvDtype::F16, 8).layout().unwrap()).unwrap();
+    fill_pools(&gpu, &cache, 7);
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let mut refused = |pairs: &[(u32, u32)]| cache.copy_blocks(&gpu.queue, &mut encoder, &copies(pairs)).unwrap_err();
+    // R01
+    for block in [8, 1000, 1 << 26, 1 << 31, u32::MAX] {
+        for pairs in [[(0, 1), (block, 2)], [(0, 1), (2, block)]] {
+            let error = refused(&pairs);
+            let named = matches!(error, GpuError::NoSuchBlock { list: "copies", index: 1, num_blocks: 8, .. });
+            assert!(named && error.to_string().contains(&block.to_string()), "{error}");
+        }
+    }
+    // chains, either way round, a block written twice, and one onto itself
+    for pairs in [[(0, 1), (1, 2)], [(1, 2), (0, 1)], [(0, 3), (1, 3)], [(0, 1), (4, 4)]] {
+        let error = refused(&pairs);
+        assert!(matches!(error, GpuError::CopyOrder { .. }), "{pairs:?}: {error}");
+    }
+    let error = cache.fill_blocks(&gpu.queue, &mut encoder, &[1, 2, 8], BlockFill::Zeros).unwrap_err();
+    assert!(matches!(error, GpuError::NoSuchBlock { list: "blocks", index: 2, block: 8, .. }), "{error}");
+    cache.copy_blocks(&gpu.queue, &mut encoder, &[]).unwrap();
+    cache.fill_blocks(&gpu.queue, &mut encoder, &[], BlockFill::Poison).unwrap();
+    gpu.submit(encoder);
+    assert!(pool_words(&gpu, &cache).iter().all(|&word| word == 7));
+}
+
+#[test]
+fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F16, 64);
+    let options = ManagerOptions::default().with_scrub(true);
+    let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &options);
+    let holds = |teller: &Teller, blocks: &[u32], word: u32| {
+        let all = pool_words(&gpu, &teller.cache);
+        all == model_fill(&teller.cache, &all, blocks, word)
+    };
+
+    // Released, reported once, cleared.
+    let a = teller.alone(&words(32));
+    let blocks = teller.manager.block_table(a.seq).unwrap().to_vec();
+    assert!(!holds(&teller, &blocks, 0));
+    teller.manager.release(a.seq).unwrap();
+    let mut scrubs = Vec::new();
+    teller.manager.take_scrubs(&mut scrubs);
+    teller.fill(&scrubs, BlockFill::Zeros);
+    assert!(blocks.iter().all(|block| scrubs.contains(block)));
+    assert!(holds(&teller, &blocks, 0));
+
+    // Released and handed out again before anyone scrubbed: the step itself does it, here with poison.
+    let mut all = Vec::new();
+    while teller.manager.num_free_blocks() > 0 {
+        all.push(teller.alone(&words(128)));
+    }
+    let a = all.swap_remove(3);
+    teller.manager.release(a.seq).unwrap();
+    teller.cache.set_block_fill(BlockFill::Poison);
+    let mut b = teller.alone(&words(1));
+    let [block] = teller.manager.block_table(b.seq).unwrap() else { panic!("one block") };
+    assert_eq!(teller.plan.clears(), [*block]);
+    let pool: Vec<u32> = gpu.read(&teller.cache.head_shards(1).unwrap()[1].k).unwrap();
+    let pool_block = &pool[*block as usize * pool.len() / 64..][..pool.len() / 64];
+    let row = pool_block.len() / 16;
+    assert!(pool_block[..row].iter().all(|&word| word != u32::MAX), "the clear came after the append");
+    assert!(pool_block[row..].iter().all(|&word| word == u32::MAX), "old data is left");
+    // And what is poison reaches no output.
+    assert!(teller.look(&mut b, 5).iter().all(|&bits| f32::from_bits(bits).is_finite()));
+}

@@ -1,0 +1,243 @@
+//! The cache as an engine uses it: steps, encoders, threads, and input that must be refused.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{assert_near, fill_pools, gpu, pool_words, profiles, with_splits};
+use wgpu_paged_attention::blocks::{CacheManager, SeqId};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
+use wgpu_paged_attention::error::LayoutError;
+use wgpu_paged_attention::gpu::{
+    Attention, AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache, LaneComm, Step,
+};
+use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec};
+use wgpu_paged_attention::wgpu;
+
+const HEADS: u32 = 2;
+const DIM: u32 = 16;
+const ROW: usize = (HEADS * DIM) as usize;
+
+fn layout(num_blocks: u32) -> KvLayout {
+    let config =
+        CacheConfig::new(2, HEADS, DIM).with_num_blocks(num_blocks).with_max_seq_len(256).with_max_sequences(8);
+    config.with_kv_dtype(KvDtype::F32).layout().unwrap()
+}
+
+/// A cache, its manager and an attention with as many query heads as KV heads.
+struct Engine<'a> {
+    gpu: &'a Gpu,
+    cache: KvCache,
+    attention: Attention,
+    manager: CacheManager,
+    plan: StepPlan,
+}
+
+impl<'a> Engine<'a> {
+    fn new(gpu: &'a Gpu, num_blocks: u32) -> Self {
+        let layout = layout(num_blocks);
+        let cache = KvCache::new(&gpu.device, &layout).unwrap();
+        fill_pools(gpu, &cache, u32::MAX);
+        let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
+        let (manager, plan) = (CacheManager::new(&layout).unwrap(), cache.new_plan());
+        Self { gpu, cache, attention, manager, plan }
+    }
+
+    /// Reserves tokens, records both layers and commits; the work is left in `encoder`. Returns the output's buffer.
+    fn step(&mut self, encoder: &mut wgpu::CommandEncoder, requests: &[(SeqId, u32)], v: &[f32]) -> wgpu::Buffer {
+        self.manager.reserve(requests, &mut self.plan).unwrap();
+        let step = self.cache.begin_step(&self.gpu.queue, encoder, &self.plan).unwrap();
+        let out = self.record(encoder, &step, v);
+        self.manager.commit(&mut self.plan).unwrap();
+        out
+    }
+
+    fn record(&self, encoder: &mut wgpu::CommandEncoder, step: &Step, v: &[f32]) -> wgpu::Buffer {
+        let k = self.gpu.storage("k", &vec![0.0_f32; v.len()]);
+        let (v, q) = (self.gpu.storage("v", v), self.gpu.storage("q", &vec![1.0_f32; v.len()]));
+        let out = self.gpu.storage("out", &vec![123.0_f32; step.num_rows() as usize * ROW]);
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for layer in 0..2 {
+            self.cache.append(&mut pass, step, layer, k.slice(..), v.slice(..)).unwrap();
+            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+            self.cache.attend(&mut pass, &self.attention, step, layer, io).unwrap();
+        }
+        out
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.gpu.device.create_command_encoder(&Default::default())
+    }
+}
+
+/// V of tokens `range`, each holding its position.
+fn positions(range: std::ops::Range<u32>) -> Vec<f32> {
+    range.flat_map(|position| vec![position as f32; ROW]).collect()
+}
+
+#[test]
+fn a_step_recorded_into_a_later_encoder_stays_right_after_it_is_dropped() {
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let (a, b) = (engine.manager.create_sequence().unwrap(), engine.manager.create_sequence().unwrap());
+    let (mut begun, mut recorded) = (engine.encoder(), engine.encoder());
+    engine.manager.reserve(&[(a, 3)], &mut engine.plan).unwrap();
+    let step = engine.cache.begin_step(&gpu.queue, &mut begun, &engine.plan).unwrap();
+    gpu.submit(begun);
+    let out = engine.record(&mut recorded, &step, &positions(0..3));
+    engine.manager.commit(&mut engine.plan).unwrap();
+    drop(step);
+    // would take the first step's words, if they came back too early
+    let mut other = engine.encoder();
+    engine.step(&mut other, &[(b, 2)], &positions(7..9));
+    gpu.submit(recorded);
+    gpu.submit(other);
+    let out: Vec<f32> = gpu.read(&out).unwrap();
+    assert_near(&out[2 * ROW..], |_| 1.0, 1e-6);
+}
+
+#[test]
+fn threads_may_begin_steps_while_another_polls() {
+    let Some(gpu) = gpu() else { return };
+    let engine = Engine::new(&gpu, 8);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                gpu.device.poll(wgpu::PollType::Poll).unwrap();
+            }
+        });
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let plan = engine.cache.new_plan();
+                    (0..200).all(|_| engine.cache.begin_step(&gpu.queue, &mut engine.encoder(), &plan).is_ok())
+                })
+            })
+            .collect();
+        let fine = workers.into_iter().all(|worker| worker.join().is_ok_and(|fine| fine));
+        done.store(true, Ordering::Relaxed);
+        assert!(fine, "a healthy device was taken for a lost one");
+    });
+}
+
+#[test]
+fn a_pool_of_the_cache_is_no_argument() {
+    let Some(gpu) = gpu() else { return };
+    let mut engine = Engine::new(&gpu, 8);
+    let seq = engine.manager.create_sequence().unwrap();
+    engine.manager.reserve(&[(seq, 2)], &mut engine.plan).unwrap();
+    let before = pool_words(&gpu, &engine.cache);
+    let mut encoder = engine.encoder();
+    let step = engine.cache.begin_step(&gpu.queue, &mut encoder, &engine.plan).unwrap();
+    let good = gpu.storage("good", &vec![1.0_f32; 4 * ROW]);
+    let own = &engine.cache.head_shards(0).unwrap()[0].v;
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let error = engine.cache.append(&mut pass, &step, 0, good.slice(..), own.slice(..)).unwrap_err();
+        assert!(matches!(error, GpuError::SharedBuffer { read: "v", .. }), "{error}");
+        let io = AttentionIo { q: good.slice(..), out: own.slice(..), lse: None };
+        let error = engine.cache.attend(&mut pass, &engine.attention, &step, 0, io).unwrap_err();
+        assert!(matches!(error, GpuError::SharedBuffer { written: "out", .. }), "{error}");
+    }
+    gpu.submit(encoder);
+    assert_eq!(before, pool_words(&gpu, &engine.cache), "a refused call wrote");
+
+    // and the same step can still be recorded right
+    let mut encoder = engine.encoder();
+    let out = engine.record(&mut encoder, &step, &positions(0..2));
+    gpu.submit(encoder);
+    assert_near(&gpu.read::<f32>(&out).unwrap(), |at| (at / ROW) as f32 / 2.0, 1e-6);
+}
+
+#[test]
+fn plans_steps_and_attentions_of_another_cache_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    let mut one = Engine::new(&gpu, 8);
+    let twin = Engine::new(&gpu, 8);
+    let seq = one.manager.create_sequence().unwrap();
+    one.manager.reserve(&[(seq, 1)], &mut one.plan).unwrap();
+    let mut encoder = one.encoder();
+    let smaller = KvCache::new(&gpu.device, &layout(4)).unwrap();
+    let error = smaller.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "plan" }), "{error}");
+    let mut own_splits = StepPlan::new(Schedule { split_tokens: 3, ..one.cache.schedule() });
+    let tables = RawTables::new(Tables::Dense { block_table: &[0], max_blocks: 1, seq_lens: &[1] });
+    own_splits.plan_tables(one.cache.layout(), &tables).unwrap();
+    let error = one.cache.begin_step(&gpu.queue, &mut encoder, &own_splits).unwrap_err();
+    assert!(matches!(error, GpuError::Schedule { given: Schedule { split_tokens: 3, .. }, .. }), "{error}");
+
+    let step = one.cache.begin_step(&gpu.queue, &mut encoder, &one.plan).unwrap();
+    let (a, b) = (gpu.storage("a", &[0.0_f32; ROW]), gpu.storage("b", &[0.0_f32; ROW]));
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let error = twin.cache.append(&mut pass, &step, 0, a.slice(..), b.slice(..)).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "step" }), "{error}");
+    let io = AttentionIo { q: a.slice(..), out: b.slice(..), lse: None };
+    let error = one.cache.attend(&mut pass, &twin.attention, &step, 0, io).unwrap_err();
+    assert!(matches!(error, GpuError::Foreign { what: "attention" }), "{error}");
+}
+
+#[test]
+fn attentions_and_profiles_that_make_no_sense_are_refused() {
+    // R11
+    let Some(gpu) = gpu() else { return };
+    let engine = Engine::new(&gpu, 8);
+    for num_q_heads in [0, 1, 3] {
+        let error = engine.cache.attention(AttentionSpec::new(num_q_heads)).unwrap_err();
+        assert!(matches!(error, GpuError::QueryHeads { num_kv_heads: HEADS, .. }), "{error}");
+    }
+    for scale in [f32::NAN, f32::INFINITY, 0.0, -1.0, f32::MAX] {
+        let error = engine.cache.attention(AttentionSpec::new(HEADS).with_scale(scale)).unwrap_err();
+        assert!(matches!(error, GpuError::NotPositive { option: "scale", .. }), "{error}");
+    }
+    let profile = DeviceProfile::of(&gpu.device);
+    let refused = |profile: &DeviceProfile| {
+        let error = KvCache::with_profile(&gpu.device, &layout(8), profile.clone()).unwrap_err();
+        assert!(matches!(error, GpuError::Profile { .. }), "{error}");
+    };
+    refused(&with_splits(&profile, 0));
+    for tile_tokens in [0, 3, 32] {
+        refused(&DeviceProfile { tile_tokens, ..profile.clone() });
+    }
+    for tile_rows in [0, 65] {
+        refused(&DeviceProfile { tile_rows, ..profile.clone() });
+    }
+    for lanes in [0, 2, 48, 512] {
+        refused(&DeviceProfile { lane_comm: LaneComm::Workgroup { lanes }, ..profile.clone() });
+    }
+    refused(&DeviceProfile { lane_comm: LaneComm::Subgroup { lanes: 128 }, ..profile.clone() });
+
+    // a split as long as the longest row needs more loop rounds than this many
+    let tight = DeviceProfile { max_loop_rounds: 10, ..profile };
+    let cache = KvCache::with_profile(&gpu.device, &layout(8), tight).unwrap();
+    let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
+    let mut plan = cache.new_plan();
+    let tables = RawTables::new(Tables::Dense { block_table: &[0; 8], max_blocks: 8, seq_lens: &[128] });
+    plan.plan_tables(cache.layout(), &tables).unwrap();
+    let mut encoder = engine.encoder();
+    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+    let (q, out) = (gpu.storage("q", &[0.0_f32; ROW]), gpu.storage("out", &[0.0_f32; ROW]));
+    let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+    let error =
+        cache.attend(&mut encoder.begin_compute_pass(&Default::default()), &attention, &step, 0, io).unwrap_err();
+    assert!(matches!(error, GpuError::LoopRounds { limit: 10, .. }), "{error}");
+}
+
+#[test]
+fn a_layer_beyond_one_binding_is_cut_by_heads_and_still_right() {
+    // W01: three head shards of 2, 2 and 1 heads; one head beyond the limit is refused with both numbers
+    let Some(gpu) = gpu() else { return };
+    // blocks so large that two heads' pools take more than any other argument of the scenario
+    let spec = ScenarioSpec { lse: true, block_size: 128, ..ScenarioSpec::decode(10, 5, 24, &[40, 1, 90]) };
+    let scenario = Scenario::random(&spec, 4).unwrap();
+    let head_bytes = scenario.layout.k_shard_bytes(1);
+    for profile in profiles(&gpu) {
+        let small = DeviceProfile { max_binding_bytes: 2 * head_bytes + 64, ..with_splits(&profile, 32) };
+        assert_eq!(scenario.layout.head_shards(small.max_binding_bytes).unwrap().count, 3);
+        let got = scenario.run(&gpu, &small, None).unwrap();
+        scenario.judge(&got).unwrap();
+        let tiny = DeviceProfile { max_binding_bytes: head_bytes - 1, ..profile };
+        let error = KvCache::with_profile(&gpu.device, &scenario.layout, tiny).unwrap_err();
+        assert!(matches!(error, GpuError::Layout(LayoutError::HeadTooLarge { .. })), "{error}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Every kernel variant against the oracle: shapes, storage, splits, and errors planted on purpose.
+
+use crate::common;
+
+use crate::common::{check, check_faults, gpu, profiles, with_splits};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::DeviceProfile;
+use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec};
+
+/// Seed of the random sampler; another one draws other shapes.
+const SEED: &str = "PAGED_ATTENTION_SEED";
+
+/// A shape on every form of the kernels, in f16 and in another format, which takes turns: `tests/grid.rs` draws all of
+/// them, and drivers take their time to compile.
+fn everywhere(spec: &ScenarioSpec) {
+    let Some(gpu) = gpu() else { return };
+    let turn = (spec.head_dim + spec.block_size) as usize % KvDtype::ALL.len();
+    for profile in profiles(&gpu) {
+        for kv_dtype in [KvDtype::F16, KvDtype::ALL[turn]] {
+            check(&gpu, &profile, &ScenarioSpec { kv_dtype, ..spec.clone() }, 1);
+        }
+    }
+}
+
+#[test]
+fn lengths_around_every_block_edge_are_right_for_every_block_size() {
+    for block_size in [1, 5, 8, 16, 17, 32, 64, 128] {
+        let b = block_size;
+        let lens = [0, 1, b - 1, b, b + 1, 2 * b, 3 * b + 2, 0, 150];
+        everywhere(&ScenarioSpec { block_size, lse: true, ..ScenarioSpec::decode(2, 1, 16, &lens) });
+    }
+}
+
+#[test]
+fn every_head_dim_is_right_whatever_it_is_divisible_by() {
+    // Software devices take seconds to compile a wide head for several query heads, so the wide ones serve one.
+    for (group, head_dim) in [(3, 1), (3, 4), (3, 5), (3, 8), (3, 12), (3, 40), (2, 64), (1, 100), (1, 128), (1, 200)] {
+        everywhere(&ScenarioSpec::decode(group, 1, head_dim, &[1, 33, 16]));
+    }
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        check(&gpu, &profile, &ScenarioSpec::decode(1, 1, 256, &[1, 33, 16]), 1);
+    }
+}
+
+#[test]
+fn every_ratio_of_query_heads_to_kv_heads_is_right() {
+    let Some(gpu) = gpu() else { return };
+    for (num_q_heads, num_kv_heads) in
+        [(28, 4), (12, 12), (32, 8), (8, 1), (24, 4), (40, 2), (48, 2), (14, 2), (71, 1), (80, 4), (9, 1), (5, 5)]
+    {
+        for profile in profiles(&gpu) {
+            check(&gpu, &profile, &ScenarioSpec::decode(num_q_heads, num_kv_heads, 8, &[19, 3]), 2);
+        }
+    }
+}
+
+#[test]
+fn a_contiguous_cache_gives_what_a_paged_one_gives() {
+    for paged in [true, false] {
+        everywhere(&ScenarioSpec { paged, lse: true, ..ScenarioSpec::decode(4, 2, 64, &[1, 15, 16, 17, 0, 40, 130]) });
+    }
+}
+
+#[test]
+fn prompts_and_chunks_and_single_tokens_may_share_a_batch() {
+    for paged in [true, false] {
+        let spec = ScenarioSpec { paged, lse: true, ..ScenarioSpec::decode(4, 2, 24, &[20, 37, 1, 0, 64, 5]) };
+        // a whole prompt, a chunk of one, a first token, nothing, one token behind a long past, more queries than keys
+        everywhere(&ScenarioSpec { query_lens: Some(vec![20, 9, 1, 0, 1, 8]), ..spec });
+    }
+}
+
+#[test]
+fn sequences_may_share_their_first_blocks() {
+    for shared_blocks in [1, 3] {
+        everywhere(&ScenarioSpec { shared_blocks, ..ScenarioSpec::decode(4, 1, 40, &[50, 64, 17, 90, 16]) });
+    }
+}
+
+#[test]
+fn a_row_is_right_in_one_split_and_in_many() {
+    let Some(gpu) = gpu() else { return };
+    // 256 tokens in 1, 2, 8 and 64 splits, and in pieces that fit neither block nor tile
+    for split_tokens in [256, 128, 32, 4, 37, 1] {
+        for profile in profiles(&gpu) {
+            for lse in [false, true] {
+                let spec = ScenarioSpec { lse, ..ScenarioSpec::decode(4, 2, 24, &[1, 17, 0, 256, 255, 33]) };
+                check(&gpu, &with_splits(&profile, split_tokens), &spec, 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_split_prompt_is_right_too() {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        let spec = ScenarioSpec { query_lens: Some(vec![33, 1, 70]), ..ScenarioSpec::decode(2, 1, 16, &[40, 90, 70]) };
+        for chunk_queries in [profile.chunk_queries, u32::MAX] {
+            check(&gpu, &DeviceProfile { chunk_queries, ..with_splits(&profile, 16) }, &spec, 4);
+        }
+    }
+}
+
+#[test]
+fn the_oracle_notices_a_missing_block_and_a_stray_one_on_every_variant() {
+    let Some(gpu) = gpu() else { return };
+    for profile in profiles(&gpu) {
+        for kv_dtype in KvDtype::ALL {
+            for paged in [true, false] {
+                for split_tokens in [profile.split_tokens, 16] {
+                    let spec = ScenarioSpec { kv_dtype, paged, ..ScenarioSpec::decode(2, 2, 16, &[40, 19]) };
+                    let scenario = Scenario::random(&spec, 5).unwrap();
+                    let profile = with_splits(&profile, split_tokens);
+                    check_faults(&gpu, &profile, &scenario, &[Fault::SkipLastBlock, Fault::StrayBlock]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_oracle_notices_an_output_that_is_off_by_little() {
+    let Some(gpu) = gpu() else { return };
+    let scenario = Scenario::random(&ScenarioSpec { lse: true, ..ScenarioSpec::decode(2, 1, 8, &[20]) }, 6).unwrap();
+    let good = common::run(&gpu, &profiles(&gpu)[0], &scenario);
+    assert!(scenario.judge(&good).is_ok());
+    for wrong in [1e-4, f32::NAN] {
+        let mut bad = good.clone();
+        bad.out[11] += wrong;
+        assert!(scenario.judge(&bad).is_err(), "{wrong} in the output");
+        let mut bad = good.clone();
+        bad.lse[1] += wrong;
+        assert!(scenario.judge(&bad).is_err(), "{wrong} in the log-sum-exp");
+    }
+    let mut short = good;
+    short.out.pop();
+    assert!(scenario.judge(&short).is_err());
+}
+
+/// One of `choices`.
+fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
+    choices[rng.random_range(0..choices.len())]
+}
+
+fn random_spec(rng: &mut StdRng) -> (ScenarioSpec, u32) {
+    let num_kv_heads = rng.random_range(1..=4);
+    let (widest, group) = pick(rng, &[(160, 1), (72, 2), (40, 4), (16, 10)]);
+    let num_q_heads = num_kv_heads * rng.random_range(1..=group);
+    let num_seqs = rng.random_range(1..=6);
+    let seq_lens: Vec<u32> = (0..num_seqs).map(|_| pick(rng, &[0, 1, 2, 15, 16, 31, 77, 130])).collect();
+    let prefill = rng.random_bool(0.4);
+    let query_lens = seq_lens.iter().map(|&len| rng.random_range(0..=len.min(20) + 1)).collect();
+    let spec = ScenarioSpec {
+        kv_dtype: pick(rng, &KvDtype::ALL),
+        block_size: rng.random_range(1..=40),
+        paged: rng.random_bool(0.7),
+        query_lens: prefill.then_some(query_lens),
+        shared_blocks: rng.random_range(0..=2),
+        lse: rng.random_bool(0.5),
+        ..ScenarioSpec::decode(num_q_heads, num_kv_heads, rng.random_range(1..=widest), &seq_lens)
+    };
+    (spec, pick(rng, &[8, 24, 64, 1024]))
+}
+
+#[test]
+fn random_shapes_are_right() {
+    let Some(gpu) = gpu() else { return };
+    let seed = std::env::var(SEED).ok().map_or(2026, |text| text.parse().expect("the seed is a number"));
+    println!("{SEED}={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    for round in 0..16 {
+        let (spec, split_tokens) = random_spec(&mut rng);
+        for profile in profiles(&gpu) {
+            check(&gpu, &with_splits(&profile, split_tokens), &spec, seed + round);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Blocks out to host memory and back: bit for bit, in whatever head shards, and shared as they were.
+
+use crate::common::story::{Story, Teller, config, cut_by_heads, narrow, words};
+use crate::common::{gpu, pool_words};
+use wgpu_paged_attention::blocks::{ManagerOptions, SequenceRecord};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::{BlockFill, GpuError, KvCache, SwapInError, SwapOut};
+use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
+use wgpu_paged_attention::testkit::Gpu;
+
+fn swap_out(gpu: &Gpu, cache: &KvCache, blocks: &[u32]) -> HostBlocks {
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let out = cache.swap_out(&mut encoder, blocks).unwrap();
+    gpu.submit(encoder);
+    out.read().unwrap()
+}
+
+fn swap_in(gpu: &Gpu, cache: &KvCache, host: &HostBlocks, pairs: &[(u32, u32)]) {
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    cache.swap_in(&mut encoder, host, pairs).unwrap();
+    gpu.submit(encoder);
+}
+
+fn records(teller: &Teller, stories: &[&Story]) -> Vec<SequenceRecord> {
+    stories.iter().map(|story| teller.manager.export_sequence(story.seq).unwrap()).collect()
+}
+
+#[test]
+fn sequences_come_back_bit_for_bit_and_share_what_they_shared() {
+    // P15, Q07
+    let Some(gpu) = gpu() else { return };
+    for format in [KvDtype::F16, KvDtype::Fp8, KvDtype::Int4] {
+        let config = config(format, 64);
+        let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
+        let mut a = teller.alone(&words(36));
+        let mut b = teller.fork(&a);
+        teller.tell(&mut [(&mut b, &[1]), (&mut a, &[2])]);
+        let mut stays = teller.fork(&a);
+        let used = teller.used();
+        let records = records(&teller, &[&a, &b]);
+        let blocks = distinct_blocks(&records);
+        assert_eq!(blocks.len(), 4);
+
+        // Out; what overwrites the blocks is submitted later.
+        let mut encoder = teller.encoder();
+        let out = teller.cache.swap_out(&mut encoder, &blocks).unwrap();
+        for story in [&a, &b] {
+            teller.manager.release(story.seq).unwrap();
+        }
+        gpu.submit(encoder);
+        assert_eq!(teller.used(), 3, "the third story keeps its blocks");
+        let free =
+            blocks.iter().copied().filter(|&block| !teller.manager.block_table(stays.seq).unwrap().contains(&block));
+        teller.fill(&free.collect::<Vec<_>>(), BlockFill::Poison);
+        let other = teller.alone(&words(100));
+        let host = out.read().unwrap();
+        assert_eq!(host.ids(), blocks);
+
+        // And back, to other places.
+        let mut encoder = teller.encoder();
+        let seqs = teller.cache.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &host).unwrap();
+        gpu.submit(encoder);
+        (a.seq, b.seq) = (seqs[0], seqs[1]);
+        let tables = [a.seq, b.seq].map(|seq| teller.manager.block_table(seq).unwrap().to_vec());
+        assert_eq!(tables[0][..2], tables[1][..2], "{format}: nothing is shared any more");
+        assert_ne!(tables[0][2], tables[1][2]);
+        let back = swap_out(&gpu, &teller.cache, &distinct_blocks(&self::records(&teller, &[&a, &b])));
+        for (record, table) in records.iter().zip(&tables) {
+            for (old, new) in record.blocks.iter().zip(table) {
+                assert!(host.block(old.unwrap()) == back.block(*new), "{format}: block {new} is not what it was");
+            }
+        }
+        assert!(host.block(blocks[0]) != host.block(blocks[1]), "all blocks are alike");
+
+        // They go on as if nothing had been.
+        let seen = [&mut a, &mut b, &mut stays].map(|story| teller.look(story, 5));
+        for (tail, seen) in [2, 1, 2].into_iter().zip(&seen) {
+            let mut alone = teller.alone(&words(36));
+            teller.tell(&mut [(&mut alone, &[tail])]);
+            assert_eq!(*seen, teller.look(&mut alone, 5), "{format}");
+            teller.manager.release(alone.seq).unwrap();
+        }
+        [a, b, stays, other].iter().for_each(|story| teller.manager.release(story.seq).unwrap());
+        assert_eq!((teller.used(), used), (0, 4));
+        teller.manager.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn the_host_sees_rows_where_the_written_layout_puts_them_whatever_the_segments() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::Int8, 64);
+    let mut seen = Vec::new();
+    for profile in [narrow(&gpu), cut_by_heads(&gpu, &config)] {
+        let mut teller = Teller::new(&gpu, &profile, &config, &ManagerOptions::default());
+        let a = teller.alone(&words(40));
+        // Named in any order, and twice.
+        let mut blocks = teller.manager.block_table(a.seq).unwrap().to_vec();
+        blocks.reverse();
+        blocks.push(blocks[0]);
+        let host = swap_out(&gpu, &teller.cache, &blocks);
+        let shape = *host.shape();
+        let layout = teller.cache.layout();
+        let head_shards = teller.cache.head_shards(1).unwrap();
+        let head_shard = head_shards.iter().rfind(|head_shard| head_shard.first_head <= 1).unwrap();
+        for (side, pool, row_bytes) in
+            [(Side::K, &head_shard.k, layout.k_row_bytes()), (Side::V, &head_shard.v, layout.v_row_bytes())]
+        {
+            let pool: Vec<u8> = gpu.read(pool).unwrap();
+            for token in [0_u32, 15] {
+                let slot = blocks[1] * 16 + token;
+                let row = layout.row_index(head_shard.num_heads, slot, 1 - head_shard.first_head) * row_bytes;
+                let host_row = shape.head_offset(1, side, 1) + u64::from(token) * row_bytes;
+                let block = host.block(blocks[1]).unwrap();
+                let (row, host_row, len) = (row as usize, host_row as usize, row_bytes as usize);
+                assert_eq!(block[host_row..host_row + len], pool[row..row + len], "{side:?} {token}");
+            }
+        }
+        seen.push(host.bytes().to_vec());
+    }
+    assert!(seen[0] == seen[1]);
+}
+
+#[test]
+fn blocks_move_between_caches_with_other_segments() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F32, 24);
+    let layout = config.layout().unwrap();
+    let mut one = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let other = KvCache::with_profile(&gpu.device, &layout, cut_by_heads(&gpu, &config)).unwrap();
+    one.alone(&words(100));
+    let all: Vec<u32> = (0..24).collect();
+    let host = swap_out(&gpu, &one.cache, &all);
+    let pairs: Vec<_> = all.iter().map(|&block| (block, (block * 7 + 3) % 24)).collect();
+    swap_in(&gpu, &other, &host, &pairs);
+    let moved = swap_out(&gpu, &other, &all);
+    for &(old, new) in &pairs {
+        assert!(host.block(old) == moved.block(new), "{old} is not {new}");
+    }
+    let wrong = pairs.iter().filter(|&&(old, new)| host.block(old) != moved.block((new + 1) % 24)).count();
+    assert!(wrong >= 6, "a wrong place would not be noticed");
+}
+
+#[test]
+fn a_swap_says_when_it_is_there() {
+    let Some(gpu) = gpu() else { return };
+    let cache = KvCache::new(&gpu.device, &config(KvDtype::F16, 8).layout().unwrap()).unwrap();
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let out: SwapOut = cache.swap_out(&mut encoder, &[3, 1]).unwrap();
+    assert!(!out.is_ready());
+    assert!(matches!(out.read(), Err(GpuError::Pending)));
+    gpu.submit(encoder);
+    assert!(out.is_ready());
+    assert_eq!((out.ids(), out.read().unwrap().ids()), (&[1, 3][..], &[1, 3][..]));
+
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let dropped = cache.swap_out(&mut encoder, &[0]).unwrap();
+    drop(encoder);
+    assert!(dropped.is_ready());
+    assert!(matches!(dropped.read(), Err(GpuError::NotSubmitted)));
+
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let none = cache.swap_out(&mut encoder, &[]).unwrap();
+    assert!(none.read().unwrap().bytes().is_empty());
+}
+
+#[test]
+fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
+    let Some(gpu) = gpu() else { return };
+    let config = config(KvDtype::F16, 8);
+    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = teller.alone(&words(40));
+    let records = records(&teller, &[&a]);
+    let host = swap_out(&gpu, &teller.cache, &distinct_blocks(&records));
+    let before = pool_words(&gpu, &teller.cache);
+    let (free, held) = (teller.manager.num_free_blocks(), host.ids()[0]);
+    let cache = &teller.cache;
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let error = cache.swap_out(&mut encoder, &[1, 8]).unwrap_err();
+    assert!(matches!(error, GpuError::NoSuchBlock { index: 1, block: 8, num_blocks: 8, .. }), "{error}");
+    let mut refused = |pairs: &[(u32, u32)]| cache.swap_in(&mut encoder, &host, pairs).unwrap_err();
+    let error = refused(&[(held, 8)]);
+    assert!(matches!(error, GpuError::NoSuchBlock { index: 0, block: 8, .. }), "{error}");
+    let error = refused(&[(held, 4), (77, 5)]);
+    assert!(matches!(error, GpuError::NotHeld { index: 1, block: 77 }), "{error}");
+    let error = refused(&[(held, 4), (host.ids()[1], 4)]);
+    assert!(matches!(error, GpuError::CopyOrder { index: 1, block: 4 }), "{error}");
+    for (field, config) in [
+        ("kv_dtype", config.clone().with_kv_dtype(KvDtype::Bf16)),
+        ("v_head_dim", config.clone().with_v_head_dim(16)),
+        ("block_size", config.clone().with_block_size(8)),
+    ] {
+        let other = KvCache::new(&gpu.device, &config.layout().unwrap()).unwrap();
+        let error = other.swap_in(&mut encoder, &host, &[(held, 0)]).unwrap_err();
+        assert!(matches!(error, GpuError::BlockShape { field: named, .. } if named == field), "{error}");
+    }
+
+    // With a manager: too few blocks, a block that was not swapped out, a manager of another cache.
+    let again =
+        vec![records[0].clone(), SequenceRecord { blocks: vec![Some(50), Some(51), Some(52)], ..records[0].clone() }];
+    let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again, &host).unwrap_err();
+    assert!(matches!(error, SwapInError::Manager(_)), "{error}");
+    let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again[1..], &host).unwrap_err();
+    assert!(matches!(error, SwapInError::Gpu(GpuError::NotHeld { .. })), "{error}");
+    let other = KvCache::new(&gpu.device, &config.with_num_blocks(9).layout().unwrap()).unwrap();
+    let error = other.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &host).unwrap_err();
+    assert!(matches!(error, SwapInError::Gpu(GpuError::Foreign { what: "manager" })), "{error}");
+    gpu.submit(encoder);
+    assert_eq!((teller.manager.num_free_blocks(), teller.manager.num_sequences()), (free, 1));
+    teller.manager.check_invariants().unwrap();
+    assert!(before == pool_words(&gpu, &teller.cache));
+}

@@ -1,0 +1,289 @@
+//! Bad input is answered with an error that names it, before anything is recorded: the pools stay as they are, and the
+//! same step can still be recorded right.
+
+use crate::common::rig::{Rig, StepIo, Talk};
+use crate::common::{gpu, pool_words, with_splits};
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::error::{LayoutError, PlanError};
+use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache, Step};
+use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::testkit::Gpu;
+use wgpu_paged_attention::wgpu;
+use wgpu_paged_attention::wgpu::BufferUsages as Usage;
+
+fn config() -> CacheConfig {
+    CacheConfig::new(2, 2, 8).with_block_size(4).with_num_blocks(8).with_max_seq_len(32).with_max_sequences(4)
+}
+
+/// Two sequences, of which the first has a past.
+fn rig(gpu: &Gpu) -> (Rig, Vec<(Talk, u32)>) {
+    let mut rig = Rig::new(gpu, &DeviceProfile::of(&gpu.device), &config(), 4);
+    let (a, b) = (rig.talk(1), rig.talk(2));
+    rig.step(&[(a, 5)]);
+    (rig, vec![(a, 1), (b, 3)])
+}
+
+/// Lets `wrong` fail while a step is being recorded, shows that it left no trace, and records the step right.
+#[track_caller]
+fn refused(
+    wrong: impl Fn(&Rig, &mut wgpu::ComputePass<'_>, &Step, &StepIo) -> Result<(), GpuError>,
+) -> Option<GpuError> {
+    let gpu = gpu()?;
+    let (mut rig, requests) = rig(&gpu);
+    let io = rig.io(&requests);
+    rig.reserve(&requests);
+    let before = pool_words(&gpu, &rig.cache);
+
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let step = rig.cache.begin_step(&gpu.queue, &mut encoder, &rig.plan).unwrap();
+    let error = {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        wrong(&rig, &mut pass, &step, &io).unwrap_err()
+    };
+    gpu.submit(encoder);
+    assert_eq!(pool_words(&gpu, &rig.cache), before, "{error} left a trace");
+    assert_eq!(gpu.read::<f32>(&io.out).unwrap(), vec![123.0; (io.out.size() / 4) as usize], "{error} wrote an output");
+
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        rig.cache.append(&mut pass, &step, 0, io.k.slice(..), io.v.slice(..)).unwrap();
+        rig.cache.attend(&mut pass, &rig.attention, &step, 0, whole(&io)).unwrap();
+    }
+    gpu.submit(encoder);
+    let (a, b) = (requests[0].0, requests[1].0);
+    rig.assert_right(&gpu.read(&io.out).unwrap(), &[(a, 5), (b, 0), (b, 1), (b, 2)]);
+    Some(error)
+}
+
+fn whole(io: &StepIo) -> AttentionIo<'_> {
+    AttentionIo { q: io.q.slice(..), out: io.out.slice(..), lse: None }
+}
+
+fn buffer(rig: &Rig, size: u64, usage: Usage) -> wgpu::Buffer {
+    let descriptor = wgpu::BufferDescriptor { label: Some("test"), size, usage, mapped_at_creation: false };
+    rig.gpu.device.create_buffer(&descriptor)
+}
+
+/// Asserts the error's form and what it says, unless there is no device.
+macro_rules! assert_refused {
+    ($error:expr, $pattern:pat $(if $guard:expr)?, $words:expr) => {
+        if let Some(error) = $error {
+            assert!(matches!(error, $pattern $(if $guard)?), "{error:?}");
+            let said = error.to_string();
+            for word in $words {
+                assert!(said.contains(word), "`{said}` does not say `{word}`");
+            }
+        }
+    };
+}
+
+#[test]
+fn a_short_buffer_is_named_with_its_size_and_the_size_needed() {
+    // 4 tokens of 2 heads of 8 elements; 4 rows of 4 heads of 8
+    let error = refused(|rig, pass, step, io| rig.cache.append(pass, step, 0, io.k.slice(..252), io.v.slice(..)));
+    assert_refused!(error, GpuError::TooSmall { argument: "k", given: 252, needed: 256 }, ["k has 252 bytes", "256"]);
+    let error = refused(|rig, pass, step, io| rig.cache.append(pass, step, 0, io.k.slice(..), io.v.slice(..4)));
+    assert_refused!(error, GpuError::TooSmall { argument: "v", given: 4, needed: 256 }, ["v has 4 bytes"]);
+    let error = refused(|rig, pass, step, io| {
+        let io = AttentionIo { q: io.q.slice(..508), ..whole(io) };
+        rig.cache.attend(pass, &rig.attention, step, 0, io)
+    });
+    assert_refused!(error, GpuError::TooSmall { argument: "q", given: 508, needed: 512 }, ["q has 508 bytes"]);
+    let error = refused(|rig, pass, step, io| {
+        let io = AttentionIo { out: io.out.slice(..256), ..whole(io) };
+        rig.cache.attend(pass, &rig.attention, step, 1, io)
+    });
+    assert_refused!(error, GpuError::TooSmall { argument: "out", given: 256, needed: 512 }, ["out has 256 bytes"]);
+    let error = refused(|rig, pass, step, io| {
+        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
+        let lse = buffer(rig, 60, Usage::STORAGE);
+        rig.cache.attend(pass, &attention, step, 0, AttentionIo { lse: Some(lse.slice(..)), ..whole(io) })
+    });
+    assert_refused!(error, GpuError::TooSmall { argument: "lse", given: 60, needed: 64 }, ["lse has 60 bytes"]);
+}
+
+#[test]
+fn a_buffer_without_the_storage_usage_is_named() {
+    let error = refused(|rig, pass, step, io| {
+        let v = buffer(rig, 256, Usage::COPY_DST | Usage::COPY_SRC);
+        rig.cache.append(pass, step, 0, io.k.slice(..), v.slice(..))
+    });
+    assert_refused!(error, GpuError::Usage { argument: "v", needed: Usage::STORAGE }, ["v lacks", "STORAGE"]);
+    let error = refused(|rig, pass, step, io| {
+        let out = buffer(rig, 512, Usage::UNIFORM);
+        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo { out: out.slice(..), ..whole(io) })
+    });
+    assert_refused!(error, GpuError::Usage { argument: "out", .. }, ["out lacks"]);
+}
+
+#[test]
+fn a_slice_that_starts_between_two_bindings_is_named() {
+    let error = refused(|rig, pass, step, io| {
+        let k = buffer(rig, 1024, Usage::STORAGE);
+        rig.cache.append(pass, step, 0, k.slice(4..), io.v.slice(..))
+    });
+    assert_refused!(error, GpuError::Alignment { argument: "k", offset: 4, .. }, ["k starts at byte 4"]);
+}
+
+#[test]
+fn one_buffer_for_reading_and_writing_is_refused_even_where_the_ranges_do_not_touch() {
+    let error = refused(|rig, pass, step, _| {
+        let both = buffer(rig, 1024, Usage::STORAGE);
+        let io = AttentionIo { q: both.slice(..512), out: both.slice(512..), lse: None };
+        rig.cache.attend(pass, &rig.attention, step, 0, io)
+    });
+    assert_refused!(error, GpuError::SharedBuffer { read: "q", written: "out" }, ["q and out share a buffer"]);
+    let error = refused(|rig, pass, step, io| {
+        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
+        rig.cache.attend(pass, &attention, step, 0, AttentionIo { lse: Some(io.q.slice(..)), ..whole(io) })
+    });
+    assert_refused!(error, GpuError::SharedBuffer { read: "q", written: "lse" }, ["q and lse"]);
+}
+
+#[test]
+fn a_layer_behind_the_last_is_refused() {
+    for layer in [2, 65_536, u32::MAX] {
+        let append = refused(|rig, pass, step, io| rig.cache.append(pass, step, layer, io.k.slice(..), io.v.slice(..)));
+        let attend = refused(|rig, pass, step, io| rig.cache.attend(pass, &rig.attention, step, layer, whole(io)));
+        for error in [append, attend] {
+            assert_refused!(error, GpuError::Layer { layer: got, num_layers: 2 } if got == layer, ["does not exist"]);
+        }
+    }
+}
+
+#[test]
+fn a_log_sum_exp_that_nobody_asked_for_is_refused_and_so_is_a_missing_one() {
+    let error = refused(|rig, pass, step, io| {
+        let lse = buffer(rig, 64, Usage::STORAGE);
+        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo { lse: Some(lse.slice(..)), ..whole(io) })
+    });
+    assert_refused!(error, GpuError::Lse { expected: false }, ["lse = false", "was given"]);
+    let error = refused(|rig, pass, step, io| {
+        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
+        rig.cache.attend(pass, &attention, step, 0, whole(io))
+    });
+    assert_refused!(error, GpuError::Lse { expected: true }, ["lse = true", "not given"]);
+}
+
+#[test]
+fn steps_attentions_and_plans_of_a_cache_of_another_shape_are_refused() {
+    let other = |rig: &Rig| {
+        let config = config().with_num_blocks(9);
+        KvCache::new(&rig.gpu.device, &config.layout().unwrap()).unwrap()
+    };
+    let error = refused(|rig, pass, step, io| other(rig).append(pass, step, 0, io.k.slice(..), io.v.slice(..)));
+    assert_refused!(error, GpuError::Foreign { what: "step" }, ["another cache"]);
+    let error = refused(|rig, pass, step, io| {
+        let attention = other(rig).attention(AttentionSpec::new(4))?;
+        rig.cache.attend(pass, &attention, step, 0, whole(io))
+    });
+    assert_refused!(error, GpuError::Foreign { what: "attention" }, ["attention"]);
+    let error = refused(|rig, _, _, _| {
+        let mut encoder = rig.gpu.device.create_command_encoder(&Default::default());
+        other(rig).begin_step(&rig.gpu.queue, &mut encoder, &rig.plan).map(drop)
+    });
+    assert_refused!(error, GpuError::Foreign { what: "plan" }, ["plan"]);
+    let error = refused(|rig, pass, step, io| {
+        let profile = with_splits(rig.cache.profile(), 3);
+        let cache = KvCache::with_profile(&rig.gpu.device, rig.cache.layout(), profile)?;
+        rig.cache.attend(pass, &cache.attention(AttentionSpec::new(4))?, step, 0, whole(io))
+    });
+    assert_refused!(error, GpuError::Foreign { .. }, ["another cache"]);
+}
+
+#[test]
+fn head_counts_that_do_not_divide_and_scales_that_are_none_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    let cache = KvCache::new(&gpu.device, &config().layout().unwrap()).unwrap();
+    for num_q_heads in [0, 1, 3, 5, u32::MAX] {
+        let error = cache.attention(AttentionSpec::new(num_q_heads)).unwrap_err();
+        let expected =
+            matches!(error, GpuError::QueryHeads { num_q_heads: got, num_kv_heads: 2 } if got == num_q_heads);
+        assert!(expected, "{error:?}");
+    }
+    for scale in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -1.0] {
+        let error = cache.attention(AttentionSpec::new(4).with_scale(scale)).unwrap_err();
+        assert!(
+            matches!(error, GpuError::NotPositive { option: "scale", value } if value.to_bits() == scale.to_bits()),
+            "{error:?}"
+        );
+    }
+    assert!(cache.attention(AttentionSpec::new(4).with_scale(f32::MIN_POSITIVE)).is_ok());
+}
+
+#[test]
+fn tables_that_contradict_themselves_leave_an_empty_plan() {
+    let layout = config().layout().unwrap();
+    let csr = |indptr, last_page_len| Tables::Csr { indptr, indices: &[1, 2, 3], last_page_len };
+    let good = RawTables { cu_seqlens_q: Some(&[0, 1, 2]), ..RawTables::new(csr(&[0, 1, 3], &[4, 1])) };
+    let positions = |batch_indices| Append::Positions { batch_indices, positions: &[3, 4] };
+    let cases = [
+        (RawTables { tables: csr(&[1, 1, 3], &[4, 1]), ..good }, "indptr[0] is 1; it must be 0"),
+        (RawTables { tables: csr(&[0, 3, 1], &[4, 1]), ..good }, "indptr[2] is 1, below the 3 before it"),
+        (RawTables { tables: csr(&[0, 1, 4], &[4, 1]), ..good }, "indptr[2] is 4, but indices has 3 elements"),
+        (RawTables { tables: csr(&[0, 1, 3], &[4, 5]), ..good }, "last_page_len[1] is 5, outside 1..=4"),
+        (RawTables { tables: csr(&[0, 1, 3], &[0, 1]), ..good }, "last_page_len[0] is 0, outside 1..=4"),
+        (RawTables { cu_seqlens_q: Some(&[0, 2, 1]), ..good }, "cu_seqlens_q[2] is 1, below the 2 before it"),
+        (RawTables { append: positions(&[0, 2]), ..good }, "batch_indices[1] is 2, outside 0..2"),
+        (RawTables { append: positions(&[0, -2]), ..good }, "batch_indices[1] is -2"),
+        (RawTables { append: positions(&[1, 0]), ..good }, "positions[1] is 4, but sequence 0 has 4 tokens"),
+        (RawTables { append: positions(&[0]), ..good }, "batch_indices has 1 elements instead of 2"),
+    ];
+    let mut plan = StepPlan::new(Schedule::default());
+    for (wrong, words) in cases {
+        plan.plan_tables(&layout, &RawTables { append: positions(&[0, 1]), ..good }).unwrap();
+        assert_eq!(plan.slots(), [4 + 3, 3 * 4]);
+        let said = plan.plan_tables(&layout, &wrong).unwrap_err().to_string();
+        assert!(said.contains(words), "`{said}` does not say `{words}`");
+        assert_eq!((plan.num_rows(), plan.num_tokens(), plan.inline_tables().len()), (0, 0, 0), "{said}");
+    }
+}
+
+#[test]
+fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
+    let Some(gpu) = gpu() else { return };
+    let (rig, _) = rig(&gpu);
+    let layout = config().layout().unwrap();
+    let with = |change: &dyn Fn(&mut DeviceProfile)| {
+        let mut profile = DeviceProfile::of(&gpu.device);
+        change(&mut profile);
+        KvCache::with_profile(&gpu.device, &layout, profile)
+    };
+    // one head of one layer: 8 blocks of 4 tokens of 16 bytes
+    let error = with(&|profile| profile.max_binding_bytes = 511).unwrap_err();
+    let wanted = LayoutError::HeadTooLarge { head_bytes: 512, limit: 511, num_blocks: 8, max_blocks: 7 };
+    assert!(matches!(&error, GpuError::Layout(layout) if *layout == wanted), "{error:?}");
+    assert!(with(&|profile| profile.max_binding_bytes = 512).is_ok());
+
+    let mut plan = rig.cache.new_plan();
+    let slots = vec![-1; 60];
+    let (block_table, seq_lens) = ([0; 60], [4; 60]);
+    let tables = RawTables {
+        tables: Tables::Dense { block_table: &block_table, max_blocks: 1, seq_lens: &seq_lens },
+        cu_seqlens_q: None,
+        append: Append::Slots(&slots),
+    };
+    plan.plan_tables(&layout, &tables).unwrap();
+    let begin = |cache: &KvCache| {
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let step = cache.begin_step(&gpu.queue, &mut encoder, &plan);
+        gpu.queue.submit([encoder.finish()]);
+        step
+    };
+    let small = with(&|profile| profile.max_binding_bytes = 1024).unwrap();
+    let error = begin(&small).unwrap_err();
+    let bytes = plan.upload_bytes();
+    assert!(matches!(error, GpuError::Limit { needed, limit: 1024, .. } if needed == bytes), "{error:?}");
+
+    let narrow = with(&|profile| profile.max_workgroups_per_dim = 7).unwrap();
+    let step = begin(&narrow).unwrap();
+    let mut encoder = gpu.device.create_command_encoder(&Default::default());
+    let (q, out) = (gpu.storage("q", &[0.0_f32; 60 * 32]), gpu.storage("out", &[0.0_f32; 60 * 32]));
+    let attention = narrow.attention(AttentionSpec::new(4)).unwrap();
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+    let error = narrow.attend(&mut pass, &attention, &step, 0, io).unwrap_err();
+    let wanted = PlanError::TooLarge { what: "workgroups", value: 120, limit: 49 };
+    assert!(matches!(&error, GpuError::Plan(plan) if *plan == wanted), "{error:?}");
+}

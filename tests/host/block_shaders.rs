@@ -1,0 +1,61 @@
+//! The kernels that treat blocks as a whole, without a device: accepted, translated, and of the host's mind.
+
+use std::mem::offset_of;
+
+use crate::shader_text::{Reflection, Translated, reflect, translate};
+use wgpu_paged_attention::gpu::{BlockFill, COPY_LANES, Dialect, FILL_LANES, Kernel};
+use wgpu_paged_attention::plan::{BlockCopy, StepHeader};
+
+fn kernels() -> [(Kernel, &'static str, u32); 3] {
+    let fill = |fill| Kernel::BlockFill { num_blocks: 12, fill };
+    [
+        (Kernel::BlockCopy { num_blocks: 12 }, "COPY_LANES", COPY_LANES),
+        (fill(BlockFill::Zeros), "FILL_LANES", FILL_LANES),
+        (fill(BlockFill::Poison), "FILL_LANES", FILL_LANES),
+    ]
+}
+
+fn text(kernel: &Kernel) -> String {
+    kernel.wgsl(Dialect::Naga).unwrap()
+}
+
+#[test]
+fn they_are_translated_for_every_api_and_keep_the_default_limits() {
+    for (kernel, lanes_name, lanes) in kernels() {
+        let Translated { spirv_words, msl, hlsl } = translate(&kernel, &text(&kernel));
+        assert!(spirv_words > 100 && msl.contains("kernel void main_") && hlsl.contains("void main("), "{kernel}");
+        let Reflection { entry_points, constants, invocations, storage_buffers, workgroup_bytes, .. } =
+            reflect(&kernel, &text(&kernel));
+        assert_eq!((constants[lanes_name], invocations), (lanes, lanes), "{kernel}");
+        assert_eq!((constants["NUM_BLOCKS"], storage_buffers, workgroup_bytes), (12, 3, 0), "{kernel}");
+        assert_eq!(entry_points, ["main"], "{kernel}");
+        assert!(!kernel.needs_subgroups());
+    }
+    let words = kernels().map(|(kernel, ..)| reflect(&kernel, &text(&kernel)).constants.get("FILL").copied());
+    assert_eq!(words, [None, Some(0), Some(u32::MAX)]);
+}
+
+#[test]
+fn lists_lie_where_the_host_puts_them() {
+    for (kernel, ..) in kernels() {
+        let (members, size) = &reflect(&kernel, &text(&kernel)).structs["StepHeader"];
+        assert_eq!(*size as usize, size_of::<StepHeader>());
+        for (name, offset) in [
+            ("num_copies", offset_of!(StepHeader, num_copies)),
+            ("copies_base", offset_of!(StepHeader, copies_base)),
+            ("num_clears", offset_of!(StepHeader, num_clears)),
+            ("clears_base", offset_of!(StepHeader, clears_base)),
+        ] {
+            let member = members.iter().find(|member| member.name == name).unwrap();
+            assert_eq!(member.offset as usize, offset, "{name}");
+        }
+    }
+    // The shader numbers the words of a copy instead of naming them: two of them, the source first.
+    assert_eq!((offset_of!(BlockCopy, source), offset_of!(BlockCopy, target), size_of::<BlockCopy>()), (0, 4, 8));
+    let copy = text(&kernels()[0].0);
+    assert!(copy.contains("let copy = header.copies_base + 2u * at.entry;"), "{copy}");
+    assert!(
+        copy.contains("let source = step[copy];") && copy.contains("let target_block = step[copy + 1u];"),
+        "{copy}"
+    );
+}

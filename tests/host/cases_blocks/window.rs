@@ -1,0 +1,84 @@
+//! Blocks that leave the windows of all layers.
+
+use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions, RELEASED};
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::error::ManagerError;
+use wgpu_paged_attention::plan::{Schedule, StepPlan};
+
+use crate::cases_blocks::engine::Engine;
+
+#[test]
+fn p05_a_fork_behind_a_window_gives_every_block_back_once() {
+    let options = ManagerOptions::default().with_windows(&[Some(32), Some(8)]);
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        let mut it = Engine::new(8, &options);
+        let a = it.sequence(80);
+        // The next query, at position 80, sees keys from 49 on.
+        assert_eq!(it.table(a), [RELEASED, RELEASED, RELEASED, 3, 4]);
+        assert_eq!(it.used(), 2);
+        let seqs = [a, it.cache.fork(a).unwrap(), it.cache.fork(a).unwrap()];
+        for seq in seqs {
+            it.grow(seq, 20);
+        }
+        for seq in order.map(|at: usize| seqs[at]) {
+            it.cache.release(seq).unwrap();
+            assert_eq!(it.cache.release(seq), Err(ManagerError::StaleSequence { seq }));
+        }
+        assert_eq!(it.cache.num_free_blocks(), 8);
+        it.cache.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn a_layer_without_a_window_keeps_every_block() {
+    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(16), None]));
+    let seq = it.sequence(128);
+    assert_eq!(it.table(seq), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let config = CacheConfig::new(1, 1, 8).with_num_blocks(1);
+    let zero = CacheManager::with_options(
+        &config.layout().unwrap(),
+        &ManagerOptions::default().with_windows(&[Some(1), Some(0)]),
+    );
+    assert_eq!(zero.unwrap_err(), ManagerError::ZeroWindow { group: 1 });
+}
+
+#[test]
+fn a_window_keeps_exactly_what_the_next_query_sees() {
+    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(17)]));
+    let seq = it.sequence(31);
+    // Position 31 sees keys 15 to 31, position 32 does not see the first block.
+    assert_eq!(it.table(seq), [0, 1]);
+    it.grow(seq, 1);
+    assert_eq!(it.table(seq), [RELEASED, 1]);
+    let error = it.cache.truncate(seq, 31).unwrap_err();
+    assert_eq!(error, ManagerError::Released { seq, len: 31, shortest: 32 });
+    it.cache.truncate(seq, 0).unwrap();
+    assert_eq!((it.table(seq), it.used()), (vec![], 0));
+
+    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(17)]).with_window_slack(4));
+    let seq = it.sequence(35);
+    assert_eq!(it.table(seq), [0, 1, 2]);
+    it.cache.truncate(seq, 31).unwrap();
+    it.grow(seq, 5);
+    assert_eq!(it.table(seq), [RELEASED, 1, 3]);
+    it.cache.truncate(seq, 32).unwrap();
+    it.cache.check_invariants().unwrap();
+}
+
+#[test]
+fn released_blocks_are_not_taken_for_shared_ones() {
+    let mut it = Engine::new(40, &ManagerOptions::default().with_windows(&[Some(16)]));
+    it.plan = StepPlan::new(Schedule { split_tokens: 32, ..Schedule::default() });
+    let a = it.sequence(160);
+    let b = it.cache.fork(a).unwrap();
+    it.cache.reserve(&[(a, 1), (b, 1)], &mut it.plan).unwrap();
+    assert_eq!((0..5).map(|class| it.plan.tiles(class).len()).collect::<Vec<_>>(), [2, 0, 0, 0, 0]);
+    it.commit();
+    // Without a window they are.
+    let mut it = Engine::plain(40);
+    it.plan = StepPlan::new(Schedule { split_tokens: 32, ..Schedule::default() });
+    let a = it.sequence(160);
+    let b = it.cache.fork(a).unwrap();
+    it.cache.reserve(&[(a, 1), (b, 1)], &mut it.plan).unwrap();
+    assert_eq!(it.plan.tiles(1).len(), 1);
+}

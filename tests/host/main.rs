@@ -1,0 +1,11 @@
+//! Tests of everything that runs on the host alone.
+
+mod block_shaders;
+mod cases_blocks;
+mod fuzz_corpus;
+mod pool_model;
+mod shader_text;
+mod shaders;
+mod steady_state;
+mod uniformity;
+mod variants;

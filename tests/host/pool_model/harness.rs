@@ -1,0 +1,348 @@
+//! The manager, the model and the device side by side, and the operations outside of steps.
+
+use std::collections::BTreeMap;
+
+use wgpu_paged_attention::blocks::{BlockEvent, CacheManager, ManagerOptions, SeqId};
+use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::error::{ManagerError, PoolError, PreemptError};
+use wgpu_paged_attention::plan::{Schedule, StepPlan};
+
+use crate::pool_model::Op;
+use crate::pool_model::device::{CLEAR, Device, Fault};
+use crate::pool_model::model::{Model, Seq, domain, value};
+
+pub const SCHEDULE: Schedule =
+    Schedule { split_tokens: 3, tile_tokens: 4, chunk_queries: 9, chunk_split_tokens: 1 << 30, share_prefixes: true };
+
+pub struct Harness {
+    pub cache: CacheManager,
+    pub plan: StepPlan,
+    pub model: Model,
+    pub device: Device,
+    pub handles: Vec<SeqId>,
+    /// The findable blocks, as somebody who only hears the events knows them: the key of each.
+    pub heard: BTreeMap<u32, String>,
+}
+
+impl Harness {
+    pub fn new(config: &CacheConfig, options: ManagerOptions, fault: Fault) -> Self {
+        let layout = config.layout().unwrap();
+        Self {
+            cache: CacheManager::with_options(&layout, &options).unwrap(),
+            plan: StepPlan::new(SCHEDULE),
+            device: Device::new(&layout, fault),
+            model: Model::new(layout, options),
+            handles: Vec::new(),
+            heard: BTreeMap::new(),
+        }
+    }
+
+    /// One of the latest handles.
+    fn pick(&self, choice: usize) -> Option<SeqId> {
+        let recent = self.handles.len().min(9);
+        (recent > 0).then(|| self.handles[self.handles.len() - 1 - choice % recent])
+    }
+
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Create => self.create(None),
+            Op::CreateWith(text, domain) => {
+                // None is 0, which is what an index holds where nobody wrote a token.
+                let text: Vec<u32> = text.iter().map(|&odd| 1 + u32::from(odd)).collect();
+                self.create(Some((&text, *domain)));
+            }
+            Op::Fork(choice) => self.pick(*choice).into_iter().for_each(|seq| self.fork(seq)),
+            Op::Truncate(choice, len) => self.pick(*choice).into_iter().for_each(|seq| self.truncate(seq, *len)),
+            Op::Release(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, false)),
+            Op::Preempt(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, true)),
+            Op::Reserve(picks, known) => {
+                let requests: Vec<_> =
+                    picks.iter().filter_map(|&(choice, tokens)| Some((self.pick(choice)?, tokens))).collect();
+                self.reserve(&requests, *known);
+            }
+            Op::Commit => self.commit(),
+            Op::Rollback => self.rollback(),
+            Op::Abandon => self.abandon(),
+            Op::Meddle(commit) => self.meddle(*commit),
+            Op::Reset => self.reset(),
+            Op::Scrub => self.scrub(),
+            Op::Swap(choices) => self.swap(choices),
+            Op::Victims(missing, choice) => {
+                let beneficiary = choice.and_then(|choice| self.pick(choice));
+                self.victims(*missing, beneficiary);
+            }
+        }
+        for event in self.cache.take_events() {
+            match event {
+                BlockEvent::Stored { block, key, parent } => {
+                    // What it follows was stored before.
+                    assert!(parent.is_none_or(|parent| self.heard.values().any(|key| *key == parent.to_string())));
+                    assert_eq!(self.heard.insert(block, key.to_string()), None);
+                }
+                BlockEvent::Removed { block, key } => assert_eq!(self.heard.remove(&block), Some(key.to_string())),
+                BlockEvent::Cleared => self.heard.clear(),
+            }
+        }
+    }
+
+    fn create(&mut self, text: Option<(&[u32], u8)>) {
+        let layout = self.model.layout.clone();
+        let (tokens, number) = text.unwrap_or((&[], 0));
+        let found = if self.model.options.prefix_cache { self.model.find(tokens, number) } else { vec![] };
+        if text.is_some() {
+            let cached = found.len() * self.model.block_size();
+            assert_eq!(self.cache.cached_tokens(tokens, &domain(number)) as usize, cached);
+            assert_eq!(self.cache.can_admit(tokens, &domain(number)), self.has_room(tokens.len(), &found));
+        }
+        let result = match text {
+            Some((tokens, number)) => self.cache.create_sequence_with_tokens(tokens, &domain(number)),
+            None => self.cache.create_sequence().map(|seq| (seq, 0)),
+        };
+        let limit = layout.max_sequences();
+        let (id, cached) = match result {
+            Ok(created) => created,
+            Err(error) => {
+                let want = if self.model.seqs.len() as u32 == limit {
+                    ManagerError::TooManySequences { limit }
+                } else {
+                    assert!(!layout.paged() && self.model.free.is_empty());
+                    PoolError::OutOfBlocks { needed: 1, free: 0, total: layout.num_blocks() }.into()
+                };
+                return assert_eq!(error, want);
+            }
+        };
+        assert!(!self.handles.contains(&id), "a handle is never given out twice");
+        self.handles.push(id);
+        let mut blocks: Vec<_> = self.model.free.drain(..usize::from(!layout.paged())).map(Some).collect();
+        let mut values = Vec::new();
+        for entry in &found {
+            self.model.free.retain(|&block| block != entry.block);
+            blocks.push(Some(entry.block));
+            values.extend(&entry.values);
+        }
+        assert_eq!(cached as usize, values.len());
+        if self.model.options.prefix_cache && text.is_some() {
+            self.model.queries += tokens.len() as u64;
+            self.model.hits += values.len() as u64;
+        }
+        // Values are those of the text, or a wrong block was found.
+        let mut before = u64::from(number) << 32;
+        for (&got, &token) in values.iter().zip(tokens) {
+            before = value(before, token);
+            assert_eq!(got, before, "wrong data");
+        }
+        let (known, registered) = (values.len(), found.len());
+        self.model.seqs.push(Seq { id, blocks, values, text: tokens.to_vec(), domain: number, known, registered });
+    }
+
+    fn has_room(&self, len: usize, found: &[crate::pool_model::model::Entry]) -> bool {
+        let (model, layout) = (&self.model, &self.model.layout);
+        let needed = len.div_ceil(model.block_size()).max(usize::from(!layout.paged())) - found.len();
+        let free_hits = found.iter().filter(|entry| model.free.contains(&entry.block)).count();
+        model.step.is_none()
+            && model.seqs.len() < layout.max_sequences() as usize
+            && len <= layout.max_seq_len() as usize
+            && needed <= model.free.len() - free_hits
+    }
+
+    /// What every operation on an idle sequence says if it is not one.
+    fn refusal(&self, seq: SeqId) -> Option<ManagerError> {
+        match self.model.seq(seq) {
+            None => Some(ManagerError::StaleSequence { seq }),
+            Some(_) => self.model.in_step(seq).then_some(ManagerError::SequenceInStep { seq }),
+        }
+    }
+
+    fn fork(&mut self, seq: SeqId) {
+        let result = self.cache.fork(seq);
+        if let Some(error) = self.refusal(seq) {
+            return assert_eq!(result, Err(error));
+        }
+        let limit = self.model.layout.max_sequences();
+        if self.model.seqs.len() as u32 == limit {
+            return assert_eq!(result, Err(ManagerError::TooManySequences { limit }));
+        }
+        let mut child = self.model.seq(seq).unwrap().clone();
+        if child.values.is_empty() && !self.model.layout.paged() {
+            let Some(block) = self.model.free.pop_front() else {
+                let error = PoolError::OutOfBlocks { needed: 1, free: 0, total: self.model.layout.num_blocks() };
+                return assert_eq!(result, Err(error.into()));
+            };
+            child.blocks = vec![Some(block)];
+        }
+        let id = result.unwrap();
+        self.handles.push(id);
+        child.id = id;
+        // Another branch of the text.
+        child.text.resize(child.values.len(), 1);
+        child.text.push(3);
+        self.model.seqs.push(child);
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) {
+        let result = self.cache.truncate(seq, len);
+        if let Some(error) = self.refusal(seq) {
+            return assert_eq!(result, Err(error));
+        }
+        let state = self.model.seq(seq).unwrap().clone();
+        if len > state.len() {
+            return assert_eq!(result, Err(ManagerError::TruncateBeyond { seq, len, seq_len: state.len() }));
+        }
+        let gone = |len: u32| {
+            let needed = |&column: &usize| !self.model.is_outside(len.into(), column);
+            (0..state.blocks.len()).filter(needed).any(|column| state.blocks[column].is_none())
+        };
+        if len > 0 && gone(len) {
+            let shortest = (len..=state.len()).find(|&len| !gone(len)).unwrap();
+            return assert_eq!(result, Err(ManagerError::Released { seq, len, shortest }));
+        }
+        assert_eq!(result, Ok(()));
+        let keep = self.model.layout.blocks_for(len).max(u32::from(!self.model.layout.paged()));
+        self.model.cut_blocks(seq, keep as usize);
+        let size = self.model.block_size();
+        let state = self.model.seq_mut(seq);
+        state.values.truncate(len as usize);
+        state.known = state.known.min(len as usize);
+        state.registered = state.registered.min(len as usize / size);
+        if len % 2 == 1 {
+            // Rejected: another token comes instead.
+            state.text.resize(len as usize, 1);
+            state.text.push(4);
+        }
+    }
+
+    fn release(&mut self, seq: SeqId, preempted: bool) {
+        let result = if preempted { self.cache.preempt(seq).map(|_| ()) } else { self.cache.release(seq) };
+        if let Some(error) = self.refusal(seq) {
+            return assert_eq!(result, Err(error));
+        }
+        assert_eq!(result, Ok(()));
+        self.model.preemptions += u64::from(preempted);
+        self.model.cut_blocks(seq, 0);
+        self.model.seqs.retain(|known| known.id != seq);
+    }
+
+    fn reset(&mut self) {
+        let used = self.model.layout.num_blocks() - self.model.free.len() as u32;
+        let want = match (&self.model.step, used) {
+            (Some(_), _) => Err(ManagerError::StepOpen),
+            (None, 0) => Ok(()),
+            (None, used) => Err(ManagerError::PrefixCacheInUse { used }),
+        };
+        assert_eq!(self.cache.reset_prefix_cache(), want);
+        if want.is_ok() {
+            self.model.registry.clear();
+        }
+    }
+
+    fn scrub(&mut self) {
+        let mut blocks = Vec::new();
+        self.cache.take_scrubs(&mut blocks);
+        assert!(self.model.options.scrub || blocks.is_empty());
+        for block in blocks {
+            assert!(self.model.free.contains(&block) && !self.model.is_registered(block));
+            self.device.block_mut(block).fill(CLEAR);
+        }
+        // What is free and cannot be found is clear now, if it was ever used.
+        for &block in self.model.free.iter().filter(|_| self.model.options.scrub) {
+            let clear = self.device.block(block).iter().all(|&value| value == CLEAR || value == 77);
+            let pending = self
+                .model
+                .step
+                .as_ref()
+                .is_some_and(|step| step.registry_before.iter().any(|entry| entry.block == block));
+            assert!(clear || self.model.is_registered(block) || pending, "block {block} has somebody's old data");
+        }
+    }
+
+    fn swap(&mut self, choices: &[usize]) {
+        let mut ids: Vec<SeqId> = choices.iter().filter_map(|&choice| self.pick(choice)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        if let Some((&seq, error)) = ids.iter().find_map(|seq| Some((seq, self.refusal(*seq)?))) {
+            return assert_eq!(self.cache.export_sequence(seq), Err(error));
+        }
+        let records: Vec<_> = ids.iter().map(|&seq| self.cache.export_sequence(seq).unwrap()).collect();
+        for (&seq, record) in ids.iter().zip(&records) {
+            let state = self.model.seq(seq).unwrap();
+            let named: Vec<u32> = (0..state.values.len()).map(|position| state.token(position)).collect();
+            assert!(record.tokens.as_ref().is_none_or(|tokens| *tokens == named), "wrong tokens");
+        }
+        if self.model.step.is_some() {
+            return assert_eq!(self.cache.import_sequences(&records), Err(ManagerError::StepOpen));
+        }
+        let blocks = records.iter().flat_map(|record| &record.blocks).flatten();
+        let host: BTreeMap<u32, Vec<u64>> = blocks.map(|&block| (block, self.device.block(block).to_vec())).collect();
+        let mut old = Vec::new();
+        for &seq in &ids {
+            old.push(self.model.seq(seq).unwrap().clone());
+            self.release(seq, true);
+        }
+        let (needed, free) = (host.len() as u64, self.model.free.len() as u32);
+        if needed > free.into() {
+            // Others kept what was shared, so there is less room than before.
+            let total = self.model.layout.num_blocks();
+            let error = PoolError::OutOfBlocks { needed, free, total }.into();
+            return assert_eq!(self.cache.import_sequences(&records), Err(error));
+        }
+        let imported = self.cache.import_sequences(&records).unwrap();
+        let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
+        for &(number, block) in &imported.blocks {
+            assert_eq!(self.model.free.pop_front(), Some(block));
+            self.model.evictions += u64::from(self.model.is_registered(block));
+            self.model.evict(block);
+            self.device.block_mut(block).copy_from_slice(&host[&number]);
+            assert_eq!(numbers.insert(number, block), None);
+        }
+        assert!(numbers.keys().eq(host.keys()));
+        for (mut seq, id) in old.into_iter().zip(imported.sequences) {
+            self.handles.push(id);
+            seq.id = id;
+            seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
+            let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
+            seq.known = if complete && self.model.options.prefix_cache { seq.known } else { 0 };
+            seq.registered = 0;
+            self.model.seqs.push(seq);
+        }
+    }
+
+    fn victims(&mut self, missing: u64, beneficiary: Option<SeqId>) {
+        let result = self.cache.victims(missing, beneficiary);
+        if let Some(seq) = beneficiary.filter(|&seq| self.model.seq(seq).is_none()) {
+            return assert_eq!(result, Err(PreemptError::StaleSequence { seq }));
+        }
+        let limit = beneficiary.map(|seq| self.cache.rank(seq).unwrap());
+        let may = |seq: &&Seq| {
+            let rank = self.cache.rank(seq.id).unwrap();
+            !self.model.in_step(seq.id) && limit.is_none_or(|limit| rank < limit)
+        };
+        let candidates: Vec<SeqId> = self.model.seqs.iter().filter(may).map(|seq| seq.id).collect();
+        match result {
+            Err(error) => {
+                let reclaimable = self.would_free(&candidates);
+                assert!(reclaimable < missing);
+                assert_eq!(error, PreemptError::NotEnough { missing, reclaimable });
+            }
+            Ok(victims) => {
+                let ids: Vec<SeqId> = victims.iter().map(|victim| victim.seq).collect();
+                assert!(ids.iter().all(|id| candidates.contains(id)));
+                assert!(self.would_free(&ids) >= missing);
+                assert_eq!(victims.iter().map(|victim| u64::from(victim.blocks)).sum::<u64>(), self.would_free(&ids));
+                for &spared in &ids {
+                    let others: Vec<SeqId> = ids.iter().copied().filter(|&id| id != spared).collect();
+                    assert!(self.would_free(&others) < missing, "a victim that does not help");
+                }
+            }
+        }
+    }
+
+    /// Blocks that would be free without these sequences.
+    fn would_free(&self, ids: &[SeqId]) -> u64 {
+        let freed = |&block: &u32| {
+            let owners = self.model.owners(block);
+            let leaving = ids.iter().filter(|&&id| self.model.seq(id).unwrap().blocks.contains(&Some(block))).count();
+            owners > 0 && owners == leaving
+        };
+        (0..self.model.layout.num_blocks()).filter(freed).count() as u64
+    }
+}

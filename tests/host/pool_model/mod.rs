@@ -1,0 +1,214 @@
+//! Random operations on the manager, each checked against a model that is too simple to be wrong, and against a device
+//! that does what the plans say.
+//!
+//! An ordinary run does a million operations; `PAGED_ATTENTION_MODEL_OPS` sets another number.
+
+mod check;
+mod device;
+mod harness;
+mod model;
+mod step;
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use wgpu_paged_attention::blocks::{KeyHash, ManagerOptions, sha256};
+use wgpu_paged_attention::config::CacheConfig;
+
+use self::device::Fault;
+use self::harness::Harness;
+
+/// Handles are picked from the latest that were given out, stale ones included.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Create,
+    /// A text, and the domain that may share it.
+    CreateWith(Vec<bool>, u8),
+    Fork(usize),
+    Truncate(usize, u32),
+    Release(usize),
+    Preempt(usize),
+    /// How many tokens for whom, and whether the manager learns which.
+    Reserve(Vec<(usize, u32)>, bool),
+    Commit,
+    Rollback,
+    Abandon,
+    /// Commits or rolls back with a plan that is not the open one.
+    Meddle(bool),
+    Reset,
+    Scrub,
+    /// Out to the host and back.
+    Swap(Vec<usize>),
+    Victims(u64, Option<usize>),
+}
+
+/// On average; a case that fails shrinks.
+const OPS_PER_CASE: usize = 500;
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let request = (any::<usize>(), prop_oneof![3 => 0..4_u32, 1 => 0..50_u32]);
+    let text = prop::collection::vec(prop::bool::weighted(0.05), 0..44);
+    prop_oneof![
+        1 => Just(Op::Create),
+        4 => (text, 0..3_u8).prop_map(|(text, domain)| Op::CreateWith(text, domain)),
+        3 => any::<usize>().prop_map(Op::Fork),
+        3 => (any::<usize>(), 0..44_u32).prop_map(|(choice, len)| Op::Truncate(choice, len)),
+        4 => any::<usize>().prop_map(Op::Release),
+        1 => any::<usize>().prop_map(Op::Preempt),
+        10 => (prop::collection::vec(request, 0..4), prop::bool::weighted(0.8))
+            .prop_map(|(requests, known)| Op::Reserve(requests, known)),
+        9 => Just(Op::Commit),
+        2 => Just(Op::Rollback),
+        1 => Just(Op::Abandon),
+        1 => any::<bool>().prop_map(Op::Meddle),
+        1 => Just(Op::Reset),
+        1 => Just(Op::Scrub),
+        1 => prop::collection::vec(any::<usize>(), 0..4).prop_map(Op::Swap),
+        1 => (0..12_u64, prop::option::of(any::<usize>())).prop_map(|(missing, whom)| Op::Victims(missing, whom)),
+    ]
+}
+
+fn any_config() -> impl Strategy<Value = CacheConfig> {
+    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9)).prop_map(
+        |(block_size, num_blocks, max_seq_len, max_sequences, paged)| {
+            // A contiguous pool holds one sequence at least.
+            let num_blocks = num_blocks.max(if paged { 1 } else { max_seq_len.div_ceil(block_size) });
+            CacheConfig::new(1, 1, 8)
+                .with_block_size(block_size)
+                .with_num_blocks(num_blocks)
+                .with_max_seq_len(max_seq_len)
+                .with_max_sequences(max_sequences)
+                .with_paged(paged)
+        },
+    )
+}
+
+fn any_options() -> impl Strategy<Value = ManagerOptions> {
+    let windows = prop_oneof![
+        2 => Just(vec![]),
+        1 => (1..12_u32).prop_map(|window| vec![Some(window), Some(1)]),
+        1 => (1..12_u32).prop_map(|window| vec![Some(window), None]),
+    ];
+    // Most tests are to find texts by hashes that do not tell them apart.
+    let hash = prop::sample::select(vec![sha256 as KeyHash, |_: &[u8]| [0; 32], |message: &[u8]| {
+        let mut key = [0; 32];
+        key[0] = sha256(message)[0] & 3;
+        key
+    }]);
+    (prop::bool::weighted(0.8), windows, 0..4_u32, any::<bool>(), hash).prop_map(
+        |(prefix_cache, windows, slack, scrub, hash)| {
+            ManagerOptions::default()
+                .with_prefix_cache(prefix_cache)
+                .with_windows(&windows)
+                .with_window_slack(slack)
+                .with_scrub(scrub)
+                .with_events(true)
+                .with_swap_from_tokens(Some(10))
+                .with_key_hash(hash)
+        },
+    )
+}
+
+fn model_ops() -> usize {
+    std::env::var("PAGED_ATTENTION_MODEL_OPS").map_or(1_000_000, |ops| ops.parse().expect("a number of operations"))
+}
+
+fn run(config: &CacheConfig, options: ManagerOptions, ops: &[Op], fault: Fault) {
+    let options = options.clone().with_prefix_cache(options.prefix_cache && config.paged);
+    let mut harness = Harness::new(config, options, fault);
+    for op in ops {
+        harness.apply(op);
+        harness.check();
+    }
+    harness.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: model_ops().div_ceil(OPS_PER_CASE) as u32,
+        max_shrink_iters: 4_000,
+        failure_persistence: None::<Box<FileFailurePersistence>>.map(|file| file as _),
+        ..ProptestConfig::default()
+    })]
+    #[test]
+    fn random_operations_match_the_model(
+        config in any_config(),
+        options in any_options(),
+        ops in prop::collection::vec(any_op(), 1..2 * OPS_PER_CASE),
+    ) {
+        run(&config, options, &ops, Fault::None);
+    }
+}
+
+/// Two branches that part inside a block, with everything else that a fault could spoil.
+fn branches(fault: Fault) {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(6).with_max_seq_len(16);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_scrub(true).with_events(true);
+    let grow = |ops: &mut Vec<Op>, choice, tokens| ops.extend([Op::Reserve(vec![(choice, tokens)], true), Op::Commit]);
+    let mut ops = vec![Op::CreateWith(vec![false; 10], 0)];
+    grow(&mut ops, 0, 10);
+    // Handles count from the latest on: 0 is the fork, 1 the first sequence.
+    ops.push(Op::Fork(0));
+    grow(&mut ops, 0, 1);
+    grow(&mut ops, 1, 1);
+    ops.extend([Op::Release(0), Op::Release(1), Op::CreateWith(vec![true; 16], 1)]);
+    grow(&mut ops, 0, 16);
+    run(&config, options, &ops, fault);
+}
+
+/// A block that was never entered because the one before it had left the window is not asked for once it has left too.
+#[test]
+fn windows_end_what_can_be_found() {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(1).with_num_blocks(4).with_max_seq_len(6);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_windows(&[Some(1)]).with_events(true);
+    let grow = |known| [Op::Reserve(vec![(0, 1)], known), Op::Commit];
+    let ops = [vec![Op::Create], grow(true).into(), grow(true).into(), grow(false).into()].concat();
+    run(&config, options, &ops, Fault::None);
+}
+
+#[test]
+fn branches_part_without_a_fault() {
+    branches(Fault::None);
+}
+
+/// The shorter of two branches writes last, over tokens of the longer one, which gets its block back.
+#[test]
+fn an_abandoned_step_spoils_nobodys_tokens() {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(6).with_max_seq_len(16);
+    let reserve = |first, last| Op::Reserve(vec![(first, 1), (last, 1)], false);
+    let ops = [
+        Op::CreateWith(vec![false; 10], 0),
+        Op::Reserve(vec![(0, 7)], false),
+        Op::Commit,
+        Op::Fork(0),
+        Op::Truncate(0, 5),
+        reserve(1, 0),
+        Op::Abandon,
+        reserve(0, 1),
+        Op::Abandon,
+    ];
+    run(&config, ManagerOptions::default(), &ops, Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "wrong data")]
+fn a_copy_that_is_left_out_shows_as_wrong_data() {
+    branches(Fault::NoCopies);
+}
+
+#[test]
+#[should_panic(expected = "wrong data")]
+fn a_copy_that_comes_after_the_append_shows_as_wrong_data() {
+    branches(Fault::LateCopies);
+}
+
+#[test]
+#[should_panic(expected = "somebody's old data")]
+fn a_block_that_is_not_cleared_is_noticed() {
+    branches(Fault::NoClears);
+}
+
+#[test]
+#[should_panic(expected = "not uploaded")]
+fn a_table_that_is_not_uploaded_is_noticed() {
+    branches(Fault::NoUpdates);
+}

@@ -1,0 +1,273 @@
+//! The portability gate: every kernel variant must satisfy naga, three back ends, WebGPU's limits, and tint if there is
+//! one. No device is needed.
+
+use std::mem::{offset_of, size_of};
+
+use crate::shader_text::{Member, Reflection, Translated, reflect, translate};
+use crate::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, max_class, variants};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
+use wgpu_paged_attention::gpu::{
+    APPEND_LANES, BlockPair, Dialect, EXPORT_LANES, ExternalElement, ExternalLayout, ExternalOrder, IMPORT_LANES,
+    Kernel, KvShape, LaneComm, UPDATE_LANES,
+};
+use wgpu_paged_attention::layout::SKIP_SLOT;
+use wgpu_paged_attention::plan::{Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+
+/// WebGPU's default limits.
+const STORAGE_BUFFERS_PER_STAGE: usize = 8;
+const WORKGROUP_BYTES: u32 = 16_384;
+const INVOCATIONS: u32 = 256;
+
+fn text(kernel: &Kernel) -> String {
+    kernel.wgsl(Dialect::Naga).unwrap_or_else(|error| panic!("{kernel}: {error}"))
+}
+
+/// `name: offset, size` of the fields of a host struct.
+macro_rules! host_members {
+    ($type:ident { $($field:ident),+ $(,)? }) => {{
+        let host = $type::default();
+        vec![$(Member {
+            name: stringify!($field).to_owned(),
+            offset: offset_of!($type, $field) as u32,
+            size: size_of_val(&host.$field) as u32,
+        }),+]
+    }};
+}
+
+#[track_caller]
+fn assert_same_struct(kernel: &Kernel, name: &str, host: &[Member], host_bytes: usize) {
+    let reflection = reflect(kernel, &text(kernel));
+    let (members, bytes) = reflection.structs.get(name).unwrap_or_else(|| panic!("{kernel} has no struct {name}"));
+    assert_eq!(members, host, "{name} of {kernel}");
+    assert_eq!(*bytes as usize, host_bytes, "size of {name}");
+}
+
+fn append_kernel() -> Kernel {
+    Kernel::KvAppend { kv: KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 } }
+}
+
+fn transfer_kernels() -> [Kernel; 2] {
+    let kv = KvShape { format: KvDtype::Int4, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    let external = ExternalLayout { order: ExternalOrder::TokenMajor, element: ExternalElement::Bf16 };
+    [Kernel::PoolImport { kv, external }, Kernel::PoolExport { kv, external }]
+}
+
+fn attention_kernel(lane_comm: LaneComm) -> Kernel {
+    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    attention(kv, true, 4, 1, lane_comm, ATTENTIONS[1])
+}
+
+fn merge_kernel() -> Kernel {
+    Kernel::MergePartials { v_head_dim: 64, variant: ATTENTIONS[1] }
+}
+
+#[test]
+fn every_variant_is_accepted_with_the_capabilities_of_its_devices_and_translated_for_every_api() {
+    let kernels = variants();
+    assert!(kernels.len() > 300, "only {} variants", kernels.len());
+    for class in CLASSES {
+        for options in ATTENTIONS.map(|variant| variant.soft_cap) {
+            let met = |kernel: &&Kernel| matches!(kernel, Kernel::PagedAttention { class: c, variant, .. } if *c == class && variant.soft_cap == options);
+            assert!(kernels.iter().filter(met).count() > 5, "class {class}, options {options}");
+        }
+    }
+    for kernel in &kernels {
+        let Translated { spirv_words, msl, hlsl } = translate(kernel, &text(kernel));
+        assert!(spirv_words > 100, "{kernel}");
+        assert!(msl.contains("kernel void main_"), "{kernel}");
+        assert!(hlsl.contains("void main("), "{kernel}");
+    }
+}
+
+#[test]
+fn every_variant_keeps_the_default_limits() {
+    for kernel in variants() {
+        let Reflection { entry_points, storage_buffers, workgroup_bytes, invocations, .. } =
+            reflect(&kernel, &text(&kernel));
+        assert_eq!(entry_points, ["main"], "{kernel}");
+        assert!(storage_buffers <= STORAGE_BUFFERS_PER_STAGE, "{kernel} binds {storage_buffers} storage buffers");
+        assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes of workgroup memory");
+        assert!(invocations <= INVOCATIONS, "{kernel} has {invocations} invocations");
+    }
+}
+
+/// Every class that a device without subgroups gets, for every width: the memory of a workgroup is what limits them.
+#[test]
+fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
+    let mut widest = 0;
+    for lane_comm in LANE_COMMS.into_iter().filter(|lane_comm| matches!(lane_comm, LaneComm::Workgroup { .. })) {
+        for format in KvDtype::ALL {
+            for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (192, 128), (256, 256), (512, 512), (40, 512)]
+            {
+                let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
+                for class in 0..=max_class(&kv, lane_comm) {
+                    for group in [1, 8] {
+                        let kernel = attention(kv, true, group, class, lane_comm, ATTENTIONS[1]);
+                        let Reflection { workgroup_bytes, .. } = reflect(&kernel, &text(&kernel));
+                        assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes");
+                        widest = widest.max(class);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(widest, 4);
+}
+
+#[test]
+fn a_workgroup_is_one_subgroup_or_needs_none() {
+    for kernel in variants() {
+        let reflection = reflect(&kernel, &text(&kernel));
+        if let Kernel::PagedAttention { lane_comm, .. } = kernel {
+            assert_eq!(reflection.invocations, lane_comm.lanes(), "{kernel}");
+        }
+        assert_eq!(text(&kernel).contains("subgroupShuffle("), kernel.needs_subgroups(), "{kernel}");
+        assert!(reflection.workgroup_bytes == 0 || !kernel.needs_subgroups(), "{kernel}");
+    }
+}
+
+#[test]
+fn uniforms_are_laid_out_as_on_the_host() {
+    let members = host_members!(AppendParams { first_kv_head, num_kv_heads, total_kv_heads, padding });
+    assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
+
+    let members = host_members!(TransferParams { num_pairs, first_kv_head, num_kv_heads, total_kv_heads });
+    for kernel in transfer_kernels() {
+        assert_same_struct(&kernel, "TransferParams", &members, size_of::<TransferParams>());
+    }
+    // The shaders take a pair as two words: theirs, ours.
+    assert_eq!((offset_of!(BlockPair, external), offset_of!(BlockPair, own), size_of::<BlockPair>()), (0, 4, 8));
+
+    let members = host_members!(AttentionParams {
+        query_factor,
+        score_factor,
+        window,
+        first_kv_head,
+        num_kv_heads,
+        num_q_heads,
+        first_item,
+        padding,
+    });
+    for lane_comm in [LaneComm::Subgroup { lanes: 8 }, LaneComm::Workgroup { lanes: 64 }] {
+        assert_same_struct(&attention_kernel(lane_comm), "AttentionParams", &members, size_of::<AttentionParams>());
+    }
+
+    let members = host_members!(MergeParams { num_q_heads, window, padding_0, padding_1 });
+    let merge = merge_kernel();
+    assert_same_struct(&merge, "MergeParams", &members, size_of::<MergeParams>());
+
+    // The shaders take the terms of a head as a vec4: slope and sink in its first two components.
+    let offsets = (offset_of!(HeadTerms, slope_log2e), offset_of!(HeadTerms, sink_log2e), size_of::<HeadTerms>());
+    assert_eq!(offsets, (0, 4, 16));
+    let attention = text(&attention_kernel(LaneComm::Workgroup { lanes: 64 }));
+    assert!(attention.contains("select(0.0, head_terms[min(head, HEAD_TERMS - 1u)].x, ALIBI)"));
+    assert!(attention.contains("select(0.0, head_terms[min(head, HEAD_TERMS - 1u)].y, SINKS)"));
+    assert!(text(&merge).contains("if (SINKS) { sink = head_terms[min(head, HEAD_TERMS - 1u)].y; }"));
+}
+
+#[test]
+fn the_words_of_a_step_are_laid_out_as_on_the_host() {
+    let header = host_members!(StepHeader {
+        num_rows,
+        num_slots,
+        num_updates,
+        num_merges,
+        positions_base,
+        members_base,
+        merges_base,
+        slots_base,
+        updates_base,
+        num_copies,
+        copies_base,
+        num_clears,
+        clears_base,
+    });
+    let class = host_members!(TileClass { tiles_base, num_tiles, num_items });
+    let tile = host_members!(QueryTile {
+        first_member,
+        num_members,
+        table_base,
+        key_begin,
+        key_end,
+        split_tokens,
+        item_start,
+        record_start,
+    });
+    let merge = host_members!(Merge {
+        row,
+        kv_len,
+        shared_splits,
+        shared_record,
+        shared_stride,
+        own_record,
+        own_stride,
+        split_tokens,
+    });
+    let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
+    for kernel in [merge_kernel(), append_kernel(), Kernel::TableUpdate, attention] {
+        assert_same_struct(&kernel, "StepHeader", &header, size_of::<StepHeader>());
+        assert_same_struct(&kernel, "TileClass", &class, size_of::<TileClass>());
+        assert_same_struct(&kernel, "QueryTile", &tile, size_of::<QueryTile>());
+        assert_same_struct(&kernel, "Merge", &merge, size_of::<Merge>());
+    }
+    // The shader counts words where the host counts structs.
+    let words =
+        (size_of::<StepHeader>() / 4, size_of::<TileClass>() / 4, size_of::<QueryTile>() / 4, size_of::<Merge>() / 4);
+    assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 5));
+    let step = text(&attention);
+    assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * min(tile_idx"));
+    assert!(text(&merge_kernel()).contains("header.merges_base + 8u * idx"));
+    // The shader numbers the words of an update instead of naming them: two of them, the index first.
+    assert_eq!(offset_of!(TableUpdate, index), 0);
+    assert_eq!(offset_of!(TableUpdate, block), 4);
+    assert_eq!(size_of::<TableUpdate>(), 8);
+    let update = text(&Kernel::TableUpdate);
+    assert!(update.contains("header.updates_base + 2u * update"), "{update}");
+    assert!(update.contains("tables[step[at]] = step[at + 1u]"), "{update}");
+}
+
+#[test]
+fn constants_agree_with_the_host() {
+    let append = reflect(&append_kernel(), &text(&append_kernel()));
+    assert_eq!(append.invocations, APPEND_LANES);
+    assert_eq!(append.constants.get("APPEND_LANES"), Some(&APPEND_LANES));
+    assert_eq!(append.constants.get("SKIP_SLOT"), Some(&SKIP_SLOT));
+    let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
+    let attention = reflect(&attention, &text(&attention)).constants;
+    assert_eq!(attention.get("NO_RECORD"), Some(&NO_RECORD));
+    assert_eq!(attention.get("HEADER_WORDS"), Some(&(size_of::<StepHeader>() as u32 / 4)));
+    let update = reflect(&Kernel::TableUpdate, &text(&Kernel::TableUpdate));
+    assert_eq!(update.invocations, UPDATE_LANES);
+    assert_eq!(update.constants.get("UPDATE_LANES"), Some(&UPDATE_LANES));
+    let lanes = [("IMPORT_LANES", IMPORT_LANES), ("EXPORT_LANES", EXPORT_LANES)];
+    for (kernel, (name, lanes)) in transfer_kernels().iter().zip(lanes) {
+        let transfer = reflect(kernel, &text(kernel));
+        assert_eq!(transfer.invocations, lanes);
+        assert_eq!(transfer.constants.get(name), Some(&lanes));
+    }
+}
+
+#[test]
+fn a_swapped_member_is_noticed() {
+    let kernel = merge_kernel();
+    let right = text(&kernel);
+    let wrong = right.replacen("num_rows: u32,\n    num_slots: u32,", "num_slots: u32,\n    num_rows: u32,", 1);
+    assert_ne!(right, wrong, "nothing was swapped");
+    let header = |text| reflect(&kernel, text).structs["StepHeader"].clone();
+    assert_ne!(header(&right), header(&wrong));
+
+    let wider = right.replacen("    padding_1: u32,", "    padding_1: vec2<u32>,", 1);
+    assert_ne!(right, wider, "nothing was widened");
+    let params = |text| reflect(&kernel, text).structs["MergeParams"].clone();
+    assert_ne!(params(&right), params(&wider));
+}
+
+#[test]
+fn a_shader_beyond_its_capabilities_is_noticed() {
+    let plain = attention_kernel(LaneComm::Workgroup { lanes: 64 });
+    let subgroups = text(&attention_kernel(LaneComm::Subgroup { lanes: 8 }));
+    // The text of another class of devices must not pass as that of one without subgroups.
+    let refused = std::panic::catch_unwind(|| translate(&plain, &subgroups));
+    assert!(refused.is_err());
+}

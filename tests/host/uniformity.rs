@@ -1,0 +1,209 @@
+//! Barriers and subgroup operations are reached by all invocations together: checked in the text, and by tint, which
+//! analyses the flow of control. naga does not, and neither does a driver.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, variants};
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::{Dialect, Kernel, KvShape, LaneComm};
+
+/// A tint other than the one in the path.
+const TINT: &str = "TINT";
+
+/// The command, if there is one and it answers.
+fn tint() -> Option<String> {
+    let command = std::env::var(TINT).unwrap_or_else(|_| "tint".to_owned());
+    match Command::new(&command).arg("--help").output() {
+        Ok(_) => Some(command),
+        Err(error) => {
+            eprintln!("skipped: `{command}` cannot be run ({error}); set {TINT} to a tint command");
+            None
+        }
+    }
+}
+
+/// What tint says against a text.
+fn judge(tint: &str, name: &str, text: &str) -> Result<(), String> {
+    let file: PathBuf = std::env::temp_dir().join(format!("paged-{}-{name}.wgsl", std::process::id()));
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new(tint).args(["--format", "wgsl"]).arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    if output.status.success() { Ok(()) } else { Err(said) }
+}
+
+/// With every option.
+fn wide(lane_comm: LaneComm, class: u32) -> Kernel {
+    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    attention(kv, true, 4, class, lane_comm, ATTENTIONS[1])
+}
+
+#[test]
+fn tint_accepts_the_variants() {
+    let Some(tint) = tint() else { return };
+    let kernels = variants();
+    // Steps that divide neither the flags nor the lane_comms, so that the sample meets all of them.
+    let (attention, others): (Vec<_>, Vec<_>) =
+        kernels.iter().partition(|kernel| matches!(kernel, Kernel::PagedAttention { .. }));
+    let mut sample: Vec<_> = attention.into_iter().step_by(2).chain(others.into_iter().step_by(5)).collect();
+    // The append kernel of every format, which are as many texts.
+    sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv } if kv.head_dim == 300)));
+    let met = |test: &dyn Fn(LaneComm, u32) -> bool| {
+        let met = |kernel: &&&Kernel| match ***kernel {
+            Kernel::PagedAttention { lane_comm, class, .. } => test(lane_comm, class),
+            _ => false,
+        };
+        sample.iter().filter(met).count()
+    };
+    for lane_comm in LANE_COMMS {
+        assert!(met(&|own, _| own == lane_comm) > 5, "{lane_comm}");
+    }
+    for class in CLASSES {
+        assert!(met(&|_, own| own == class) > 5, "class {class}");
+    }
+    for (at, kernel) in sample.into_iter().enumerate() {
+        let text = kernel.wgsl(Dialect::Tint).unwrap();
+        if let Err(said) = judge(&tint, &format!("variant{at}"), &text) {
+            panic!("{kernel}: {said}");
+        }
+    }
+}
+
+#[test]
+fn tint_refuses_a_barrier_that_some_lanes_skip() {
+    let Some(tint) = tint() else { return };
+    let right = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Tint).unwrap();
+    let wrong = right.replacen("        workgroupBarrier();", "        if (lane < 3u) { workgroupBarrier(); }", 1);
+    assert_ne!(right, wrong, "nothing was planted");
+    assert_eq!(judge(&tint, "barrier-right", &right), Ok(()));
+    let said = judge(&tint, "barrier-wrong", &wrong).unwrap_err();
+    assert!(said.contains("uniform"), "{said}");
+}
+
+#[test]
+fn tint_refuses_a_shuffle_that_some_lanes_skip() {
+    let Some(tint) = tint() else { return };
+    let text = wide(LaneComm::Subgroup { lanes: 8 }, 2).wgsl(Dialect::Tint).unwrap();
+    // What tint cannot know is uniform is left out, so that it may look at all the rest.
+    let right = text.replacen("diagnostic(off, subgroup_uniformity);\n", "", 1).replacen(
+        "return subgroupAny(flag);",
+        "return false;",
+        1,
+    );
+    assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
+    let header = "    let header = step_header();";
+    let wrong = right.replacen(header, &format!("    if (lane == 3u) {{ return; }}\n{header}"), 1);
+    assert_ne!(right, wrong, "nothing was planted");
+    let said = judge(&tint, "shuffle-wrong", &wrong).unwrap_err();
+    assert!(said.contains("uniform"), "{said}");
+}
+
+/// Function bodies of a text by name. Functions start at the first column, and so does their closing brace.
+fn functions(text: &str) -> BTreeMap<&str, &str> {
+    let mut found = BTreeMap::new();
+    for part in text.split("\nfn ").skip(1) {
+        let name = &part[..part.find('(').unwrap()];
+        // `fn f() {}` ends on its own line
+        let first_line = part.lines().next().unwrap_or("");
+        let end = if first_line.ends_with('}') { first_line.len() } else { part.find("\n}").unwrap() };
+        found.insert(name, &part[..end]);
+    }
+    found
+}
+
+/// Functions that wait for other lanes, themselves or through what they call.
+fn waiting<'a>(functions: &BTreeMap<&'a str, &'a str>) -> BTreeSet<&'a str> {
+    let mut waiting: BTreeSet<&'a str> = BTreeSet::new();
+    loop {
+        let before = waiting.len();
+        for (&name, body) in functions {
+            let calls = |callee: &str| body.contains(&format!(" {callee}(")) || body.contains(&format!("({callee}("));
+            if body.contains("workgroupBarrier()")
+                || body.contains("subgroup")
+                || waiting.iter().any(|callee| calls(callee))
+            {
+                waiting.insert(name);
+            }
+        }
+        if waiting.len() == before {
+            return waiting;
+        }
+    }
+}
+
+/// Exits whose condition is the same in all lanes, as tint confirms: it comes from the query tile alone, or from what
+/// the lanes have agreed on.
+const TOGETHER: [&str; 3] = [
+    "if (pass_idx == 0u && audience.end == 0u && tile.record_start != NO_RECORD) { return; }",
+    "break if at >= end;",
+    "break if pass_idx >= passes;",
+];
+
+/// The way in which a waiting function could leave some lanes behind.
+fn early_exit(text: &str) -> Option<String> {
+    let text = TOGETHER.iter().fold(text.to_owned(), |text, exit| text.replacen(exit, "", 1));
+    let text: String = text.lines().map(|line| line.split("//").next().unwrap_or("").to_owned() + "\n").collect();
+    let functions = functions(&text);
+    for name in waiting(&functions) {
+        let body = functions[name];
+        for (at, _) in
+            body.match_indices("return").chain(body.match_indices("break")).chain(body.match_indices("continue"))
+        {
+            // At the end of the outermost block a return is no exit before anything.
+            let rest = body[at..].split_once(';').map_or("", |(_, rest)| rest);
+            if !rest.trim().is_empty() {
+                return Some(format!("{name}: {}", body[at..].lines().next().unwrap_or("")));
+            }
+        }
+    }
+    None
+}
+
+// W11: an early return in front of a barrier passes naga and lavapipe.
+#[test]
+fn nothing_that_waits_for_other_lanes_is_left_early() {
+    for (lane_comm, class) in LANE_COMMS.into_iter().flat_map(|lane_comm| CLASSES.map(|class| (lane_comm, class))) {
+        let text = wide(lane_comm, class).wgsl(Dialect::Naga).unwrap();
+        for exit in TOGETHER {
+            assert_eq!(text.matches(exit).count(), 1, "{lane_comm}: `{exit}`");
+        }
+        let names = functions(&text);
+        let waiting = waiting(&names);
+        for name in ["attend", "run", "main", "lanes_max", "lanes_sum", "lanes_any", "key_groups_sum"] {
+            assert!(waiting.contains(name), "{lane_comm}: {name} is not known to wait: {waiting:?}");
+        }
+        assert_eq!(early_exit(&text), None, "{lane_comm}");
+    }
+}
+
+#[test]
+fn an_early_exit_is_noticed() {
+    let text = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Naga).unwrap();
+    for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
+        let planted = text.replacen("    set_query(", &format!("    {exit}\n    set_query("), 1);
+        assert_ne!(text, planted, "nothing was planted");
+        assert!(early_exit(&planted).is_some_and(|found| found.starts_with("attend")), "{exit}");
+    }
+}
+
+// N14: compilers may assume that there is no NaN, so a comparison of a value with itself tells nothing.
+#[test]
+fn no_shader_compares_a_value_with_itself() {
+    let selfish = |text: &str| -> Option<String> {
+        ["!=", "=="].iter().find_map(|operator| {
+            text.match_indices(operator).find_map(|(at, _)| {
+                let word = |c: char| !(c.is_alphanumeric() || "_.[]".contains(c));
+                let left = text[..at].trim_end().rsplit(word).next().unwrap_or("");
+                let right = text[at + 2..].trim_start().split(word).next().unwrap_or("");
+                (!left.is_empty() && left == right).then(|| left.to_owned())
+            })
+        })
+    };
+    for kernel in variants() {
+        assert_eq!(selfish(&kernel.wgsl(Dialect::Naga).unwrap()), None, "{kernel}");
+    }
+    assert_eq!(selfish("if (score[1] != score[1]) {"), Some("score[1]".to_owned()));
+    assert_eq!(selfish("select(a == b, x.y == x.y, true)"), Some("x.y".to_owned()));
+}

@@ -1,0 +1,145 @@
+//! The kernel variants that the static checks look at.
+
+use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::{
+    DeviceProfile, ExternalElement, ExternalLayout, ExternalOrder, IoFormat, Kernel, KvShape, LaneComm, Variant,
+};
+
+/// The lane_comms that devices use: every subgroup size, and none.
+pub const LANE_COMMS: [LaneComm; 7] = [
+    LaneComm::Subgroup { lanes: 4 },
+    LaneComm::Subgroup { lanes: 8 },
+    LaneComm::Subgroup { lanes: 16 },
+    LaneComm::Subgroup { lanes: 32 },
+    LaneComm::Subgroup { lanes: 64 },
+    LaneComm::Workgroup { lanes: 32 },
+    LaneComm::Workgroup { lanes: 64 },
+];
+
+/// The pools of other engines: every element, and both orders.
+const EXTERNAL: [ExternalLayout; 3] = [
+    ExternalLayout { order: ExternalOrder::TokenMajor, element: ExternalElement::F32 },
+    ExternalLayout { order: ExternalOrder::HeadMajor, element: ExternalElement::F16 },
+    ExternalLayout { order: ExternalOrder::TokenMajor, element: ExternalElement::Bf16 },
+];
+
+/// Without options, with all of them, and with queries in halves that see every key.
+pub const ATTENTIONS: [Variant; 3] = [
+    Variant::PLAIN,
+    Variant {
+        window: true,
+        soft_cap: true,
+        alibi: true,
+        sinks: true,
+        write_lse: true,
+        head_terms: 24,
+        ..Variant::PLAIN
+    },
+    Variant { causal: false, io_format: IoFormat::F16, ..Variant::PLAIN },
+];
+
+/// Classes of query tiles: a token, a few, and as many as there may be.
+pub const CLASSES: [u32; 3] = [0, 2, 4];
+
+/// Query rows in registers, as profiles have them.
+pub const TILE_ROWS: u32 = 16;
+
+/// A kernel over `kv`, of the class asked for or the highest below it that its devices use.
+pub fn attention(kv: KvShape, paged: bool, group: u32, class: u32, lane_comm: LaneComm, variant: Variant) -> Kernel {
+    let class = class.min(max_class(&kv, lane_comm));
+    Kernel::PagedAttention { kv, paged, group, class, tile_rows: TILE_ROWS, lane_comm, variant }
+}
+
+/// The highest class of query tiles that a device with this lane_comm ever gets.
+pub fn max_class(kv: &KvShape, lane_comm: LaneComm) -> u32 {
+    let profile = DeviceProfile {
+        lane_comm,
+        split_tokens: 256,
+        tile_rows: TILE_ROWS,
+        tile_tokens: 16,
+        chunk_queries: 9,
+        chunk_split_tokens: 16_384,
+        share_prefixes: true,
+        max_dispatch_work: u64::MAX,
+        max_loop_rounds: u32::MAX,
+        max_binding_bytes: 1 << 27,
+        max_buffer_bytes: 1 << 28,
+        max_workgroups_per_dim: 65_535,
+        offset_alignment: 256,
+        software: false,
+    };
+    profile.schedule(kv).tile_tokens.ilog2()
+}
+
+/// Kernels over formats, head dims, groups, lane_comms, classes and variants. Every pair of a format and an lane_comm meets
+/// a few of the others' combinations, so that each meets all while the number of kernels stays small.
+pub fn variants() -> Vec<Kernel> {
+    let mut kernels = vec![Kernel::TableUpdate];
+    kernels.extend(with_rotary_or_states());
+    let head_dims = [1, 5, 8, 64, 80, 128, 256];
+    let groups = [1, 4, 7, 8, 9, 71];
+    for (row, format) in KvDtype::ALL.into_iter().enumerate() {
+        for (head_dim, v_head_dim) in [(192, 128), (1, 512), (300, 33), (512, 512)] {
+            kernels.push(append(format, head_dim, v_head_dim, 16));
+        }
+        for external in EXTERNAL {
+            for head_dim in [1, 130] {
+                let kv = KvShape { format, head_dim, v_head_dim: head_dim, block_size: 16 };
+                kernels.extend([Kernel::PoolImport { kv, external }, Kernel::PoolExport { kv, external }]);
+            }
+        }
+        for (at, head_dim) in head_dims.into_iter().enumerate() {
+            for block_size in [1, 16, 17] {
+                kernels.push(append(format, head_dim, head_dim, block_size));
+            }
+            for (column, lane_comm) in LANE_COMMS.into_iter().enumerate() {
+                // The texts of wide tiles of wide heads are long: a few of them are enough.
+                let turn = row + 2 * at + 4 * column;
+                if (row + at + column) % if head_dim < 128 { 2 } else { 4 } != 0 {
+                    continue;
+                }
+                let (class, variant) = (CLASSES[turn % 3], ATTENTIONS[turn / 3 % 3]);
+                let variant = if head_dim % 2 == 1 { Variant { io_format: IoFormat::F32, ..variant } } else { variant };
+                let group = if head_dim == 256 { [1, 8][turn % 2] } else { groups[turn % groups.len()] };
+                // Narrower values and wider ones.
+                let v_head_dim = [head_dim, head_dim, 40][turn % 3];
+                let kv = KvShape { format, head_dim, v_head_dim, block_size: [16, 128, 5][turn % 3] };
+                kernels.push(attention(kv, turn % 4 != 0, group, class, lane_comm, variant));
+            }
+        }
+    }
+    for v_head_dim in head_dims {
+        for variant in ATTENTIONS {
+            let io_format = if v_head_dim % 2 == 1 { IoFormat::F32 } else { variant.io_format };
+            for write_lse in [false, true] {
+                let variant = Variant { io_format, write_lse, ..variant };
+                kernels.push(Kernel::MergePartials { v_head_dim, variant });
+            }
+        }
+    }
+    kernels
+}
+
+fn append(format: KvDtype, head_dim: u32, v_head_dim: u32, block_size: u32) -> Kernel {
+    Kernel::KvAppend { kv: KvShape { format, head_dim, v_head_dim, block_size } }
+}
+
+/// Rows that are turned, rows in halves, and states that are merged.
+fn with_rotary_or_states() -> Vec<Kernel> {
+    use wgpu_paged_attention::gpu::{IoFormat, RotaryShape, RotaryStyle};
+    let mut kernels = Vec::new();
+    for io_format in [IoFormat::F32, IoFormat::F16] {
+        kernels.push(Kernel::MergeStates { io_format });
+        for style in [RotaryStyle::Interleaved, RotaryStyle::HalfSplit] {
+            for (head_dim, dims) in [(2, 2), (80, 64), (512, 512)] {
+                let rotary = RotaryShape { style, dims };
+                kernels.push(Kernel::RotateQueries { head_dim, io_format, rotary });
+                for (format, rotary) in KvDtype::ALL.into_iter().zip([None, Some(rotary)].into_iter().cycle()) {
+                    let kv = KvShape { format, head_dim, v_head_dim: 64, block_size: 5 };
+                    kernels.push(Kernel::FusedAppend { kv, io_format, rotary });
+                }
+            }
+        }
+    }
+    kernels
+}
