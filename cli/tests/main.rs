@@ -2,6 +2,7 @@
 
 mod blocks;
 mod compare;
+mod golden;
 mod plan;
 mod program;
 mod replay;
