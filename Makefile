@@ -7,17 +7,30 @@ ARGS =
 CHECKED = $(foreach package,wgpu-paged-attention paged-attention,$(foreach check,debug-assertions overflow-checks,\
 	--config profile.release.package.$(package).$(check)=true))
 
+# Mesa's software driver keeps the kernels it compiled; beside the build, every run finds them and `cargo clean` drops them.
+export MESA_SHADER_CACHE_DIR ?= $(CURDIR)/target/shader-cache
+
 help:
-	@echo "make bench   measure paged attention on this machine's GPU        ARGS=\"--help\" lists options"
-	@echo "make test    run all tests                                        ARGS=\"--test device kernels\" runs some"
-	@echo "make check   formatting, clippy and documentation, warnings denied"
-	@echo "make setup   only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
+	@echo "make bench      measure paged attention on this machine's GPU        ARGS=\"--help\" lists options"
+	@echo "make test       run all tests                                        ARGS=\"--test device kernels\" runs some"
+	@echo "make test-long  the same with far more random cases, and the device tests for every size of subgroup"
+	@echo "make check      formatting, clippy and documentation, warnings denied"
+	@echo "make setup      only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
 
 bench:
 	@tools/setup.sh cargo run --release -- bench $(ARGS)
 
 test:
 	@tools/setup.sh cargo test --release $(CHECKED) $(ARGS)
+
+# Hours on a few cores. Mesa's subgroups are as wide as the vectors it is told to use.
+test-long: export PAGED_ATTENTION_MODEL_OPS = 30000000
+test-long: export PAGED_ATTENTION_ROUNDS = 240
+test-long: export PAGED_ATTENTION_FUZZ_ROUNDS = 5000
+test-long: test
+	@for bits in 128 256 512 1024; do \
+		LP_NATIVE_VECTOR_WIDTH=$$bits $(MAKE) test ARGS="-p wgpu-paged-attention --test device" || exit 1; \
+	done
 
 check:
 	@tools/setup.sh --lint cargo fmt --all --check
@@ -28,4 +41,4 @@ check:
 setup:
 	@tools/setup.sh
 
-.PHONY: help bench test check setup
+.PHONY: help bench test test-long check setup

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use wgpu_paged_attention::testkit::{Fault, Gpu, GpuOptions};
+use wgpu_paged_attention::testkit::{Fault, skip, test_device};
 
 /// A case that takes milliseconds.
 const TINY: [&str; 5] = ["bench", "--case", "1,17,2,1,8", "--samples", "5"];
@@ -57,18 +57,9 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("the target directory has a plain name")
 }
 
-/// Whether there is an adapter, and whether it is a program on the CPU; says why a test is skipped.
-fn adapter(test: &str) -> Option<bool> {
-    match Gpu::open(&GpuOptions::default()) {
-        Ok(gpu) => Some(gpu.is_software()),
-        Err(error) if std::env::var_os("PAGED_ATTENTION_REQUIRE_ADAPTER").is_some_and(|value| value == "1") => {
-            panic!("PAGED_ATTENTION_REQUIRE_ADAPTER=1, but {error}")
-        }
-        Err(error) => {
-            eprintln!("skipped {test}: {error}");
-            None
-        }
-    }
+/// Whether the adapter is a program on the CPU; `None` without an adapter.
+fn adapter() -> Option<bool> {
+    test_device().map(|gpu| gpu.is_software())
 }
 
 #[track_caller]
@@ -219,7 +210,7 @@ fn a_json_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
 
 #[test]
 fn devices_are_listed_with_what_they_are() {
-    let Some(software) = adapter("devices_are_listed_with_what_they_are") else { return };
+    let Some(software) = adapter() else { return };
     let file = directory("devices").join("devices.json");
     let csv = file.with_extension("csv");
     let table = succeeded(&["devices", "--json", text(&file), "--csv", text(&csv)]);
@@ -253,7 +244,7 @@ fn devices_are_listed_with_what_they_are() {
 
 #[test]
 fn an_adapter_that_does_not_exist_ends_with_status_3() {
-    if adapter("an_adapter_that_does_not_exist_ends_with_status_3").is_none() {
+    if adapter().is_none() {
         // Then there is none at all, and that has the same status.
         return refused(&TINY, 3, &["adapter", "install"]);
     }
@@ -265,10 +256,9 @@ fn an_adapter_that_does_not_exist_ends_with_status_3() {
 
 #[test]
 fn a_software_adapter_is_no_gpu() {
-    let Some(software) = adapter("a_software_adapter_is_no_gpu") else { return };
+    let Some(software) = adapter() else { return };
     if !software {
-        eprintln!("skipped a_software_adapter_is_no_gpu: the first adapter is a GPU");
-        return;
+        return skip(None, "the first adapter is a GPU");
     }
     for command in ["check", "bench"] {
         refused(&[command, "--require-gpu"], 3, &["a GPU is required", "--require-gpu"]);
@@ -279,7 +269,7 @@ fn a_software_adapter_is_no_gpu() {
 
 #[test]
 fn a_quick_check_passes_and_notices_its_planted_faults() {
-    let Some(software) = adapter("a_quick_check_passes_and_notices_its_planted_faults") else { return };
+    let Some(software) = adapter() else { return };
     let file = directory("check").join("check.json");
     let output = succeeded(&["check", "--quick", "--json", text(&file)]);
     assert!(output.contains("passed") && output.contains("planted faults noticed"), "{output}");
@@ -303,7 +293,7 @@ fn a_quick_check_passes_and_notices_its_planted_faults() {
 
 #[test]
 fn a_benchmark_writes_the_published_json() {
-    let Some(software) = adapter("a_benchmark_writes_the_published_json") else { return };
+    let Some(software) = adapter() else { return };
     let file = directory("bench").join("out.json");
     let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
     let json = read_json(&file);
@@ -403,7 +393,7 @@ fn a_benchmark_writes_the_published_json() {
 
 #[test]
 fn a_benchmark_is_a_table_a_page_and_plots() {
-    if adapter("a_benchmark_is_a_table_a_page_and_plots").is_none() {
+    if adapter().is_none() {
         return;
     }
     let directory = directory("report");
@@ -434,7 +424,7 @@ fn a_benchmark_is_a_table_a_page_and_plots() {
 
 #[test]
 fn variants_shared_prefixes_and_ragged_batches_are_measured() {
-    if adapter("variants_shared_prefixes_and_ragged_batches_are_measured").is_none() {
+    if adapter().is_none() {
         return;
     }
     let file = directory("variants").join("out.json");
@@ -465,7 +455,7 @@ fn variants_shared_prefixes_and_ragged_batches_are_measured() {
 
 #[test]
 fn lengths_come_from_a_log_or_a_workload() {
-    if adapter("lengths_come_from_a_log_or_a_workload").is_none() {
+    if adapter().is_none() {
         return;
     }
     let directory = directory("lengths");

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::{gpu, is_lavapipe, with_splits};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::ScenarioSpec;
+use wgpu_paged_attention::testkit::{ScenarioSpec, skip};
 
 /// Tells a child process which form of the kernels it must find.
 const EXPECT_LANE_COMM: &str = "PAGED_ATTENTION_EXPECT_LANE_COMM";
@@ -40,12 +40,11 @@ fn this_drivers_subgroups_give_right_results() {
 fn every_size_of_subgroup_that_the_software_driver_can_take_is_right() {
     let Some(gpu) = gpu() else { return };
     if !is_lavapipe(&gpu) {
-        println!("skipped: {} has one size of subgroup", gpu.info.name);
-        return;
+        return skip(None, &format!("{} has one size of subgroup", gpu.info.name));
     }
     for (bits, lane_comm) in [(128, "subgroup4"), (256, "subgroup8"), (512, "subgroup16"), (1024, "workgroup64")] {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "this_drivers_subgroups_give_right_results", "--nocapture"])
+            .args(["--exact", "driver::this_drivers_subgroups_give_right_results", "--nocapture"])
             .env("LP_NATIVE_VECTOR_WIDTH", bits.to_string())
             .env(EXPECT_LANE_COMM, lane_comm)
             .output()

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, variants};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{Dialect, Kernel, KvShape, LaneComm};
+use wgpu_paged_attention::testkit::skip;
 
 /// A tint other than the one in the path.
 const TINT: &str = "TINT";
@@ -18,7 +19,7 @@ fn tint() -> Option<String> {
     match Command::new(&command).arg("--help").output() {
         Ok(_) => Some(command),
         Err(error) => {
-            eprintln!("skipped: `{command}` cannot be run ({error}); set {TINT} to a tint command");
+            skip(None, &format!("`{command}` cannot be run ({error}); set {TINT} to a tint command"));
             None
         }
     }

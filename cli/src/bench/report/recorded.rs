@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::bench::options::Op;
 use crate::bench::report::{CaseResult, Mode, Report, SCHEMA};
+use wgpu_paged_attention::testkit::skip;
 
 fn check_number(what: &str, value: f64) {
     assert!(value.is_finite() && value > 0.0, "{what} is {value}");
@@ -43,8 +44,7 @@ fn check_result(result: &CaseResult) {
 #[test]
 fn the_json_of_a_benchmark_run_is_complete_and_its_numbers_are_possible() {
     let Some(path) = std::env::var_os("BENCH_JSON") else {
-        println!("skipped: BENCH_JSON names no file; write one with `make bench ARGS=\"--json FILE\"`");
-        return;
+        return skip(None, "BENCH_JSON names no file; write one with `make bench ARGS=\"--json FILE\"`");
     };
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let report: Report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
