@@ -62,7 +62,7 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, paged: bool) -> Result<Outcom
             Err(ManagerError::Pool(PoolError::OutOfBlocks { .. })) => break,
             Err(error) => return Err(error.into()),
         }
-        if !manager.can_reserve(&batch) {
+        if !manager.can_reserve(&batch, 0) {
             batch.pop().map(|(seq, _)| manager.release(seq)).transpose()?;
             break;
         }

@@ -17,7 +17,7 @@ pub enum BlockEvent {
         /// The key of the block before it; `None` for the first of a text.
         parent: Option<PrefixKey>,
     },
-    /// A block was reused; it was the only one with this key, or a duplicate.
+    /// A block was reused or truncated away; it was the only one with this key, or a duplicate.
     Removed {
         /// The block.
         block: u32,
@@ -28,7 +28,7 @@ pub enum BlockEvent {
     Cleared,
 }
 
-/// Events in their order, where anybody wants them.
+/// Events in their order, if they are kept.
 #[derive(Debug, Default)]
 pub(crate) struct EventLog {
     events: Option<Vec<BlockEvent>>,

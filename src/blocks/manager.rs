@@ -26,6 +26,7 @@ pub use self::export::{Imported, SequenceRecord};
 pub use self::options::ManagerOptions;
 pub use self::preempt::{PreemptMethod, Rank, Victim};
 pub use self::stats::CacheStats;
+pub use self::step::StepGuard;
 
 use self::block_store::Store;
 use self::reserve::Growth;
@@ -51,8 +52,12 @@ struct Sequence {
     known: u32,
     /// Leading columns that are in the prefix index.
     registered: u32,
+    /// Leading columns that were found there, not filled by this sequence or one it was forked from.
+    found: u32,
     /// The last step, open or failed, that named this sequence.
     step: u64,
+    /// Its part in that step, if it has one.
+    part: u32,
     rank: Rank,
 }
 
@@ -209,7 +214,7 @@ impl CacheManager {
 
     /// Whether a step waits for [`commit`](Self::commit) or [`rollback`](Self::rollback).
     pub fn is_step_open(&self) -> bool {
-        self.step.open
+        self.step.is_open()
     }
 
     /// A new sequence without tokens.
@@ -316,7 +321,7 @@ impl CacheManager {
     /// A sequence that no open step names.
     fn idle(&self, seq: SeqId) -> Result<&Sequence, ManagerError> {
         let state = self.live(seq)?;
-        if self.step.open && state.step == self.step.number {
+        if self.step.is_open() && state.step == self.step.number {
             return Err(ManagerError::SequenceInStep { seq });
         }
         Ok(state)

@@ -16,7 +16,9 @@ mod table;
 
 pub use events::BlockEvent;
 pub use ids::{BlockId, SeqId};
-pub use manager::{CacheManager, CacheStats, Imported, ManagerOptions, PreemptMethod, Rank, SequenceRecord, Victim};
+pub use manager::{
+    CacheManager, CacheStats, Imported, ManagerOptions, PreemptMethod, Rank, SequenceRecord, StepGuard, Victim,
+};
 pub use pool::BlockPool;
 pub use prefix::{Domain, KeyHash, PrefixKey, sha256};
 pub use table::{BlockTables, RELEASED};

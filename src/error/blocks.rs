@@ -113,6 +113,30 @@ pub enum ManagerError {
         /// The shortest length but 0.
         shortest: u32,
     },
+    /// Ids for more tokens than lack one.
+    #[error("{given} token ids were given to {seq}, but {missing} of its tokens have none; commit their step first")]
+    TooManyTokenIds {
+        /// The handle as given.
+        seq: SeqId,
+        /// Ids given.
+        given: u64,
+        /// Tokens without an id.
+        missing: u32,
+    },
+    /// The token lies in a cached block, under another id.
+    #[error(
+        "token {position} of {seq} is {given}, but {cached} in the cached block that it shares; give shared tokens one id"
+    )]
+    OtherTokenId {
+        /// The handle as given.
+        seq: SeqId,
+        /// The token.
+        position: u32,
+        /// Its id as given.
+        given: u32,
+        /// Its id in the prefix cache.
+        cached: u32,
+    },
     /// The prefix cache shares blocks of a few tokens; a contiguous cache has none.
     #[error("prefix_cache needs a paged cache; set paged or leave it off")]
     NotPaged,

@@ -25,6 +25,10 @@ pub use words::{
     BlockCopy, MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
 };
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use self::tiling::{Span, Tiling};
 use crate::error::PlanError;
 use crate::layout::KvLayout;
@@ -52,21 +56,54 @@ pub enum TableSource {
     Inline,
 }
 
-/// Which reservation a plan stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which reservation a plan stands for, and whether it still does.
+#[derive(Clone, Debug)]
 pub(crate) struct Ticket {
-    /// Tells managers apart.
-    pub(crate) manager: u64,
-    pub(crate) step: u64,
+    /// The number of the manager's open step, 0 between steps; all its tickets share it.
+    open: Arc<AtomicU64>,
+    step: u64,
+}
+
+impl Ticket {
+    pub(crate) fn new(open: &Arc<AtomicU64>, step: u64) -> Self {
+        Self { open: Arc::clone(open), step }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == self.step
+    }
+
+    /// Whether this is the open step of the manager that shares `open`.
+    pub(crate) fn is_of(&self, open: &Arc<AtomicU64>) -> bool {
+        Arc::ptr_eq(&self.open, open) && self.is_open()
+    }
 }
 
 /// The description of one step; it keeps its memory from step to step.
 ///
-/// Filled by [`CacheManager::reserve`](crate::blocks::CacheManager::reserve) or
-/// [`plan_tables`](Self::plan_tables).
+/// [`CacheManager::reserve`](crate::blocks::CacheManager::reserve) or [`plan_tables`](Self::plan_tables) fills it. Its
+/// rows follow the requests of `reserve`, or the sequences of `plan_tables`, in their order: the rows of the first, then
+/// those of the second. K, V, queries and outputs are laid out alike.
+///
+/// ```
+/// use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::{Schedule, StepPlan}};
+///
+/// let mut manager = CacheManager::new(&CacheConfig::new(1, 2, 64).with_num_blocks(8).layout()?)?;
+/// let mut plan = StepPlan::new(Schedule::default());
+/// let (a, b) = (manager.create_sequence()?, manager.create_sequence()?);
+///
+/// manager.reserve(&[(b, 3), (a, 1)], &mut plan)?;
+/// assert_eq!((plan.rows_of(0), plan.rows_of(1)), (0..3, 3..4));
+/// assert_eq!(plan.positions(), [0, 1, 2, 0]);
+/// assert_eq!(plan.cu_seqlens_q(), [0, 3, 4]);
+/// assert!(plan.last_rows().eq([2, 3])); // the rows whose logits give the next tokens
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StepPlan {
     schedule: Schedule,
+    /// `[num_requests + 1]`, from 0 on.
+    cu_seqlens_q: Vec<u32>,
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
     slots: Vec<u32>,
@@ -87,6 +124,7 @@ impl StepPlan {
     pub fn new(schedule: Schedule) -> Self {
         Self {
             schedule: schedule.sane(),
+            cu_seqlens_q: vec![0],
             positions: Vec::new(),
             slots: Vec::new(),
             updates: Vec::new(),
@@ -105,6 +143,7 @@ impl StepPlan {
     /// Clearing the plan of an open step does not roll the step back; see
     /// [`CacheManager::abandon`](crate::blocks::CacheManager::abandon).
     pub fn clear(&mut self) {
+        self.cu_seqlens_q.truncate(1);
         self.positions.clear();
         self.slots.clear();
         self.updates.clear();
@@ -132,10 +171,28 @@ impl StepPlan {
         self.slots.len() as u32
     }
 
-    /// The position of every query token in its sequence, sequence after sequence; negative for queries from before the
-    /// first token.
+    /// `[num_rows]` the position of every query token in its sequence; negative for queries from before the first token.
     pub fn positions(&self) -> &[i32] {
         &self.positions
+    }
+
+    /// `[num_requests + 1]` the first row of every request, and the end of the last one's.
+    pub fn cu_seqlens_q(&self) -> &[u32] {
+        &self.cu_seqlens_q
+    }
+
+    /// The rows of a request, by its place in the requests or tables of the step; empty for a request without tokens, and
+    /// for one that does not exist.
+    pub fn rows_of(&self, request: usize) -> Range<usize> {
+        match self.cu_seqlens_q.get(request..).unwrap_or_default() {
+            &[first, end, ..] => first as usize..end as usize,
+            _ => 0..0,
+        }
+    }
+
+    /// The last row of every request that has rows, in the order of the requests.
+    pub fn last_rows(&self) -> impl Iterator<Item = u32> + '_ {
+        self.cu_seqlens_q.windows(2).filter(|rows| rows[0] < rows[1]).map(|rows| rows[1] - 1)
     }
 
     /// The query tiles of class `class`, which have room for `2^class` tokens; none beyond [`TILE_CLASSES`].
@@ -290,7 +347,7 @@ impl StepPlan {
 
     /// Makes room for a step and refuses one whose words cannot be numbered. The plan is empty before and after.
     pub(crate) fn prepare(&mut self, layout: &KvLayout, counts: &Counts) -> Result<(), PlanError> {
-        let &Counts { rows, slots, updates, copies, clears, tables } = counts;
+        let &Counts { requests, rows, slots, updates, copies, clears, tables } = counts;
         let mut words = u64::from(HEADER_WORDS);
         let sizes = [
             (rows, MOST_ROW_WORDS),
@@ -310,8 +367,9 @@ impl StepPlan {
             }
         }
         // Every count is below 2^32, for the words are.
-        self.positions
-            .try_reserve(rows as usize)
+        self.cu_seqlens_q
+            .try_reserve(requests)
+            .and_then(|()| self.positions.try_reserve(rows as usize))
             .and_then(|()| self.slots.try_reserve(slots as usize))
             .and_then(|()| self.updates.try_reserve(updates as usize))
             .and_then(|()| self.copies.try_reserve(copies as usize))
@@ -323,13 +381,18 @@ impl StepPlan {
         Ok(())
     }
 
-    /// Adds the rows of the last `queries` tokens of a sequence of `seq_len`.
+    /// Adds a request: rows for the last `queries` tokens of a sequence of `seq_len`.
     pub(crate) fn push_rows(&mut self, table_base: u32, seq_len: u32, queries: u32) -> Result<(), PlanError> {
+        if queries == 0 {
+            self.cu_seqlens_q.push(self.num_rows());
+            return Ok(());
+        }
         let span = Span { first_row: self.num_rows(), queries, seq_len, table_base, shared: Default::default() };
         self.tiling.push(&self.schedule, span)?;
         // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
         let first = seq_len as i32 - queries as i32;
         self.positions.extend(first..first + queries as i32);
+        self.cu_seqlens_q.push(self.num_rows());
         Ok(())
     }
 
@@ -363,18 +426,26 @@ impl StepPlan {
         self.clears.push(block);
     }
 
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
-        self.ticket
+    /// Whether the manager that filled the plan still has its step open; `None` for the engine's own tables.
+    ///
+    /// A copy of the plan answers alike.
+    pub fn is_step_open(&self) -> Option<bool> {
+        self.ticket.as_ref().map(Ticket::is_open)
     }
 
-    pub(crate) fn set_ticket(&mut self, ticket: Option<Ticket>) {
-        self.ticket = ticket;
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_ref()
+    }
+
+    pub(crate) fn set_ticket(&mut self, ticket: Ticket) {
+        self.ticket = Some(ticket);
     }
 }
 
 /// How much of everything a step brings, at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
+    pub(crate) requests: usize,
     pub(crate) rows: u64,
     pub(crate) slots: u64,
     pub(crate) updates: u64,

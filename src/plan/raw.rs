@@ -68,14 +68,14 @@ impl StepPlan {
     /// Plans a step from tables that the caller keeps; they travel with the step, used columns only.
     ///
     /// A query from before the first token of its sequence (more queries than tokens, or a padding row of length 0)
-    /// sees no key where attention is causal, and with [`Append::FromTables`] nothing is appended for it. Sequences without queries add no row,
-    /// but their tables are checked all the same.
+    /// sees no key where attention is causal, and with [`Append::FromTables`] nothing is appended for it. Sequences without
+    /// queries add no row, but their tables are checked all the same.
     ///
     /// # Errors
     /// [`TableError`] names the array, the position, the value and the limit. The plan is then empty, unless it holds
     /// an open step: that is left untouched.
     pub fn plan_tables(&mut self, layout: &KvLayout, tables: &RawTables<'_>) -> Result<(), TableError> {
-        if self.ticket().is_some() {
+        if self.is_step_open() == Some(true) {
             return Err(TableError::StepOpen);
         }
         self.clear();
@@ -85,18 +85,19 @@ impl StepPlan {
     fn fill_from(&mut self, layout: &KvLayout, raw: &RawTables<'_>) -> Result<(), TableError> {
         raw.check(layout)?;
         let tables = &raw.tables;
-        let seqs = || (0..tables.num_seqs()).filter(|&seq| raw.queries(seq) > 0);
+        let requests = tables.num_seqs();
         let rows = raw.num_queries();
-        let columns = seqs().map(|seq| tables.used(layout, seq).len() as u64).sum();
-        self.prepare(layout, &Counts { rows, slots: rows, tables: columns, ..Counts::default() })?;
+        let used = |seq| if raw.queries(seq) > 0 { tables.used(layout, seq) } else { &[] };
+        let columns = (0..requests).map(|seq| used(seq).len() as u64).sum();
+        self.prepare(layout, &Counts { requests, rows, slots: rows, tables: columns, ..Counts::default() })?;
         self.source = TableSource::Inline;
         let first = inline_tables_base(rows, rows);
 
-        for seq in seqs() {
+        for seq in 0..requests {
             // Below the words of the whole step, which `prepare` has checked.
             let table_base = first + self.tables.len() as u32;
             self.push_rows(table_base, tables.seq_len(layout, seq), raw.queries(seq))?;
-            self.tables.extend_from_slice(tables.used(layout, seq));
+            self.tables.extend_from_slice(used(seq));
         }
         raw.append.push_to(self, layout, tables, |seq| raw.queries(seq));
         self.finish_inline(layout.block_size(), first);

@@ -2,8 +2,10 @@
 
 mod block_shaders;
 mod cases_blocks;
+mod faults;
 mod fuzz_corpus;
 mod pool_model;
+mod serving_loop;
 mod shader_text;
 mod shaders;
 mod steady_state;

@@ -106,6 +106,16 @@ impl Store {
         }
     }
 
+    /// Ends the registration of a block in use, whose tokens were truncated away.
+    pub(super) fn withdraw(&mut self, block: u32) {
+        if let Some(prefix) = &mut self.prefix
+            && prefix.is_registered(block)
+        {
+            self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
+            prefix.withdraw(block);
+        }
+    }
+
     /// Ends all registrations; every block is free.
     pub(super) fn reset(&mut self) {
         let Some(prefix) = &mut self.prefix else {

@@ -28,7 +28,7 @@ impl CacheManager {
                 *count += 1;
             }
         }
-        let sources = self.step.growth.iter().filter(|_| self.step.open).filter_map(|growth| growth.source);
+        let sources = self.step.growth.iter().filter(|_| self.step.is_open()).filter_map(|growth| growth.source);
         let mut leaving = vec![0_u32; owners.len()];
         for source in sources {
             owners[source as usize] += 1;
@@ -53,7 +53,7 @@ impl CacheManager {
 
     fn check_sequence(&self, row: u32, state: &Sequence) -> Result<(), InvariantError> {
         let block_size = self.layout.block_size();
-        let growth = self.step.growth.iter().find(|growth| self.step.open && growth.row == row);
+        let growth = self.step.growth.iter().find(|growth| self.step.is_open() && growth.row == row);
         let len = state.len + growth.map_or(0, |growth| growth.new_tokens);
         let blocks = self.layout.blocks_for(len).max(self.first_blocks());
         let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
@@ -88,7 +88,7 @@ impl CacheManager {
         let Some(prefix) = &self.store.prefix else {
             return counter("cached blocks", self.store.cached, 0).and(counter("evictions", evicted.len() as u32, 0));
         };
-        if !self.step.open {
+        if !self.step.is_open() {
             counter("evictions of no step", evicted.len() as u32, 0)?;
         }
         prefix.check_invariants(evicted)?;

@@ -66,7 +66,7 @@ impl CacheManager {
     /// [`ManagerError::StepOpen`], [`ManagerError::TooManySequences`], [`ManagerError::Pool`] if too few blocks are free,
     /// [`ManagerError::Record`] or [`ManagerError::SharedRecord`] for records that make no sense; nothing has changed.
     pub fn import_sequences(&mut self, records: &[SequenceRecord]) -> Result<Imported, ManagerError> {
-        if self.step.open {
+        if self.step.is_open() {
             return Err(ManagerError::StepOpen);
         }
         let numbers = self.check_records(records)?;

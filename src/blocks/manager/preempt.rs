@@ -78,9 +78,55 @@ impl CacheManager {
     /// touched. A sequence whose blocks all have other owners frees none by itself; it is a victim only together with
     /// these, and none is returned without which there would be enough.
     ///
-    /// Nothing is done yet: [`preempt`](Self::preempt) the victims in this order. Give a sequence its old rank when it
-    /// comes back. Then no two sequences can push each other out in turns, since one of them ranks higher, and the
-    /// highest of all is never pushed out: it finishes, and then the next is the highest.
+    /// Nothing is done yet: [`preempt`](Self::preempt) the victims in this order. Three rules keep an engine going:
+    ///
+    /// * The step of the running sequences comes first, and is tried again at once after a preemption. An engine that
+    ///   admits before each try takes the victim back in, and preempts it again, for ever.
+    /// * A sequence that comes back gets its old rank. So the highest of all is never pushed out: it finishes, and then
+    ///   the next is the highest.
+    /// * Newcomers leave some [headroom](Self::can_admit), about a block for each running sequence and none if none runs;
+    ///   without it the next step preempts them.
+    ///
+    /// ```
+    /// # use std::{cmp::Reverse, collections::VecDeque};
+    /// # use wgpu_paged_attention::blocks::{CacheManager, Domain};
+    /// # use wgpu_paged_attention::{config::CacheConfig, plan::{Schedule, StepPlan}};
+    /// # let layout = CacheConfig::new(1, 1, 8).with_num_blocks(9).with_max_seq_len(128).layout()?;
+    /// # let (mut manager, mut plan) = (CacheManager::new(&layout)?, StepPlan::new(Schedule::default()));
+    /// // Texts that wait, with their ranks if they ran before, and those that run, the highest rank first.
+    /// let mut waiting: VecDeque<_> = (0..6).map(|word| (vec![word; 20], None)).collect();
+    /// let mut running: Vec<(_, Vec<u32>)> = Vec::new();
+    /// while !(waiting.is_empty() && running.is_empty()) {
+    ///     loop {
+    ///         let new: Vec<_> = running
+    ///             .iter()
+    ///             .map(|(seq, text)| Ok((*seq, &text[manager.seq_len(*seq)? as usize..])))
+    ///             .collect::<Result<_, wgpu_paged_attention::error::ManagerError>>()?;
+    ///         let Err(error) = manager.reserve_tokens(&new, &mut plan) else { break };
+    ///         let missing = error.missing_blocks().ok_or(error)?;
+    ///         for victim in manager.victims(missing, Some(running[0].0))? {
+    ///             let rank = manager.preempt(victim.seq)?;
+    ///             let place = running.iter().position(|(seq, _)| *seq == victim.seq).unwrap();
+    ///             waiting.push_front((running.remove(place).1, Some(rank)));
+    ///         }
+    ///     }
+    ///     // Record and submit the plan here.
+    ///     manager.commit(&mut plan)?;
+    ///     running.iter_mut().for_each(|(_, text)| text.push(0));
+    ///     for (seq, _) in running.extract_if(.., |(_, text)| text.len() == 60) {
+    ///         manager.release(seq)?;
+    ///     }
+    ///     // One at a time, since its blocks are taken by the next step only.
+    ///     let headroom = running.len() as u32;
+    ///     if let Some((text, rank)) = waiting.pop_front_if(|(text, _)| manager.can_admit(text, &Domain::default(), headroom)) {
+    ///         let (seq, _) = manager.create_sequence_with_tokens(&text, &Domain::default())?;
+    ///         rank.map_or(Ok(()), |rank| manager.set_rank(seq, rank))?;
+    ///         running.push((seq, text));
+    ///         running.sort_by_key(|(seq, _)| Reverse(manager.rank(*seq).unwrap()));
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PreemptError::StaleSequence`], or [`PreemptError::NotEnough`] if all of lower rank together would not do.
@@ -91,7 +137,7 @@ impl CacheManager {
         };
         let mut candidates: Vec<(Rank, u32)> = (0..)
             .zip(&self.sequences)
-            .filter(|(_, state)| state.live && !(self.step.open && state.step == self.step.number))
+            .filter(|(_, state)| state.live && !(self.step.is_open() && state.step == self.step.number))
             .filter(|(_, state)| limit.is_none_or(|limit| state.rank < limit))
             .map(|(row, state)| (state.rank, row))
             .collect();

@@ -35,6 +35,17 @@ fn hits<'a>(prefix: &'a PrefixIndex, tokens: &'a [u32], domain: &'a Arc<Domain>,
     Hits { prefix, keys, parent, blocks }
 }
 
+/// Ids from position `first` on, block by block: the column, where they begin in it, and they.
+fn pieces(first: u32, mut ids: &[u32], block_size: u32) -> impl Iterator<Item = (u32, usize, &[u32])> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        let (column, within) = (at / block_size, at % block_size);
+        let (these, others) = ids.split_at(ids.len().min((block_size - within) as usize));
+        (at, ids) = (at + these.len() as u32, others);
+        (!these.is_empty()).then_some((column, within as usize, these))
+    })
+}
+
 impl CacheManager {
     /// A new sequence that begins with the blocks in which the prefix cache holds the start of `tokens`, and how many
     /// tokens these are. The others are still to be reserved: `tokens[cached..]`, one at least.
@@ -69,7 +80,7 @@ impl CacheManager {
         let state = &mut self.sequences[row as usize];
         if found > 0 {
             (state.len, state.known) = (cached, cached);
-            (state.num_blocks, state.registered) = (found, found);
+            (state.num_blocks, state.registered, state.found) = (found, found, found);
         }
         self.note_peak();
         Ok((seq, cached))
@@ -87,11 +98,12 @@ impl CacheManager {
         found as u32 * self.layout.block_size()
     }
 
-    /// Whether a sequence with these tokens could be created and all of them reserved: blocks that are found need not be
-    /// free, and found ones that are free do not count as room for the others.
-    pub fn can_admit(&self, tokens: &[u32], domain: &Domain) -> bool {
+    /// Whether a sequence with these tokens could be created and all of them reserved, with `headroom` blocks left free
+    /// for the growth of those that run already; see [`victims`](Self::victims). Blocks that are found need not be free,
+    /// and found ones that are free do not count as room for the others.
+    pub fn can_admit(&self, tokens: &[u32], domain: &Domain, headroom: u32) -> bool {
         let len = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
-        if self.step.open || self.free_rows.is_empty() || len > self.layout.max_seq_len() {
+        if self.step.is_open() || self.free_rows.is_empty() || len > self.layout.max_seq_len() {
             return false;
         }
         let (mut needed, mut free) = (self.layout.blocks_for(len).max(self.first_blocks()), self.store.pool.num_free());
@@ -101,7 +113,7 @@ impl CacheManager {
                 free -= u32::from(self.store.is_free(block));
             }
         }
-        needed <= free
+        u64::from(needed) + u64::from(headroom) <= free.into()
     }
 
     /// Forgets all that is cached, because the model has changed for instance.
@@ -109,7 +121,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::StepOpen`], or [`ManagerError::PrefixCacheInUse`] while any block is in use.
     pub fn reset_prefix_cache(&mut self) -> Result<(), ManagerError> {
-        if self.step.open {
+        if self.step.is_open() {
             return Err(ManagerError::StepOpen);
         }
         let used = self.store.pool.num_blocks() - self.store.pool.num_free();
@@ -121,23 +133,74 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Writes the tokens of a growth, at its commit; `first` is where they begin among those of the step.
-    pub(super) fn note_tokens(&mut self, growth: &Growth, first: usize) {
-        let (seq, block_size) = (&mut self.sequences[growth.row as usize], self.layout.block_size());
-        let Some(prefix) = self.store.prefix.as_mut().filter(|_| seq.known == seq.len) else {
-            return;
-        };
-        let row = self.tables.row(growth.row);
-        let (mut tokens, mut within) =
-            (self.step.new_tokens(first, growth.new_tokens), (seq.len % block_size) as usize);
-        let mut column = (seq.len / block_size) as usize;
-        while !tokens.is_empty() {
-            let room = &mut prefix.tokens_mut(row[column])[within..];
-            let (these, others) = tokens.split_at(room.len().min(tokens.len()));
-            room[..these.len()].copy_from_slice(these);
-            (tokens, column, within) = (others, column + 1, 0);
+    /// Gives the ids of the first tokens that have none yet, after their step was committed: K and V need none, and drafts
+    /// are best given theirs once they are verified and the rejected ones [cut off](Self::truncate).
+    ///
+    /// Blocks that are full and known can be found from now on; while a step is open, from their sequence's next commit.
+    /// Nothing happens without a prefix cache. Sequences that share tokens must give them the same ids.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleSequence`], [`ManagerError::TooManyTokenIds`], or [`ManagerError::OtherTokenId`] where a
+    /// cached block is shared that has other ids; nothing has changed.
+    pub fn add_token_ids(&mut self, seq: SeqId, ids: &[u32]) -> Result<(), ManagerError> {
+        let (state, row, block_size) = (*self.live(seq)?, seq.index(), self.layout.block_size());
+        let missing = state.len - state.known;
+        if ids.len() as u64 > missing.into() {
+            return Err(ManagerError::TooManyTokenIds { seq, given: ids.len() as u64, missing });
         }
-        seq.known += growth.new_tokens;
+        let Some(prefix) = &self.store.prefix else {
+            return Ok(());
+        };
+        // In an open step the copy of a shared block has no ids yet, and may never get any.
+        let open = self.step.is_open() && state.step == self.step.number;
+        let part = self.step.growth.get(state.part as usize).filter(|part| open && part.row == row);
+        let copied = part.and_then(|part| part.source).map(|source| (state.len / block_size, source));
+        for (column, within, ids) in pieces(state.known, ids, block_size) {
+            let block = self.block_of(row, column, copied);
+            if block != RELEASED && prefix.is_registered(block) {
+                let known = &prefix.tokens(block)[within..];
+                if let Some(at) = known.iter().zip(ids).position(|(known, id)| known != id) {
+                    let position = column * block_size + (within + at) as u32;
+                    return Err(ManagerError::OtherTokenId { seq, position, given: ids[at], cached: known[at] });
+                }
+            }
+        }
+        self.note_tokens(row, ids, copied);
+        if self.store.evicted.is_empty() {
+            self.register_full(row);
+        }
+        Ok(())
+    }
+
+    /// The block of a column, or what `instead` has for that column.
+    fn block_of(&self, row: u32, column: u32, instead: Option<(u32, u32)>) -> u32 {
+        let instead = instead.filter(|&(other, _)| other == column);
+        instead.map_or(self.tables.row(row)[column as usize], |(_, block)| block)
+    }
+
+    /// Notes the ids of the first unknown tokens of a row.
+    fn note_tokens(&mut self, row: u32, ids: &[u32], instead: Option<(u32, u32)>) {
+        let known = self.sequences[row as usize].known;
+        for (column, within, ids) in pieces(known, ids, self.layout.block_size()) {
+            let block = self.block_of(row, column, instead);
+            if let Some(prefix) = &mut self.store.prefix
+                && block != RELEASED
+                && !prefix.is_registered(block)
+            {
+                prefix.tokens_mut(block)[within..][..ids.len()].copy_from_slice(ids);
+            }
+        }
+        self.sequences[row as usize].known += ids.len() as u32;
+    }
+
+    /// Takes the ids that a step brought, at its commit. Without those before them they are of no use.
+    pub(super) fn note_step_tokens(&mut self, growth: &Growth, first: usize) {
+        let state = &self.sequences[growth.row as usize];
+        if state.known == state.len {
+            let tokens = std::mem::take(&mut self.step.tokens);
+            self.note_tokens(growth.row, &tokens[first..][..growth.new_tokens as usize], None);
+            self.step.tokens = tokens;
+        }
     }
 
     /// Gives a growth's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
@@ -160,8 +223,8 @@ impl CacheManager {
         while seq.registered < seq.known / block_size {
             let column = seq.registered as usize;
             let (block, before) = (table[column], column.checked_sub(1).map(|before| table[before]));
-            // The block before may have left the windows, with its key.
-            if before == Some(RELEASED) {
+            // The block before may have left the windows, with its key, and so may this one before its ids came.
+            if before == Some(RELEASED) || block == RELEASED {
                 return;
             }
             if !prefix.is_registered(block) {

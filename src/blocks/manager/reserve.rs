@@ -25,11 +25,12 @@ pub(super) struct Request<'a> {
 }
 
 impl CacheManager {
-    /// Whether [`reserve`](Self::reserve) would find all handles valid, no sequence too long and enough free blocks.
+    /// Whether [`reserve`](Self::reserve) would find all handles valid, no sequence too long and enough free blocks, of
+    /// which `headroom` stay free.
     ///
     /// It does not look for a sequence that is named twice.
-    pub fn can_reserve(&self, requests: &[(SeqId, u32)]) -> bool {
-        let mut needed = 0;
+    pub fn can_reserve(&self, requests: &[(SeqId, u32)], headroom: u32) -> bool {
+        let mut needed = u64::from(headroom);
         for (request, &(seq, new_tokens)) in requests.iter().enumerate() {
             let Some(state) = self.sequence(seq) else {
                 return false;
@@ -45,7 +46,7 @@ impl CacheManager {
                 needed += u64::from(copied);
             }
         }
-        !self.step.open && needed <= self.store.pool.num_free().into()
+        !self.step.is_open() && needed <= self.store.pool.num_free().into()
     }
 
     /// Columns before and after a growth, or `None` if the sequence would be too long.
@@ -86,11 +87,11 @@ impl CacheManager {
     /// Checks the requests and writes everything of the step that can fail; takes no block.
     pub(super) fn plan_growth<'a>(
         &mut self,
-        requests: impl Iterator<Item = Request<'a>>,
+        requests: impl ExactSizeIterator<Item = Request<'a>> + Clone,
         plan: &mut StepPlan,
     ) -> Result<(), ReserveError> {
         let (mut needed, mut tokens, mut updates, mut copies) = (0, 0, 0, 0);
-        for (request, Request { seq, new_tokens, tokens: ids }) in requests.enumerate() {
+        for (request, Request { seq, new_tokens, tokens: ids }) in requests.clone().enumerate() {
             let Some(&state) = self.sequence(seq) else {
                 return Err(ReserveError::StaleSequence { request, seq });
             };
@@ -105,7 +106,9 @@ impl CacheManager {
                     max_seq_len: self.layout.max_seq_len(),
                 });
             };
-            self.sequences[seq.index() as usize].step = self.step.number;
+            let part = self.step.growth.len() as u32;
+            let named = &mut self.sequences[seq.index() as usize];
+            (named.step, named.part) = (self.step.number, part);
             if new_tokens == 0 {
                 continue;
             }
@@ -134,10 +137,12 @@ impl CacheManager {
             });
         }
         let clears = if self.store.scrubs.is_some() { needed + self.step.growth.len() as u64 } else { 0 };
-        plan.prepare(&self.layout, &Counts { rows: tokens, slots: tokens, updates, copies, clears, tables: 0 })?;
-        for growth in &self.step.growth {
-            let seq_len = self.sequences[growth.row as usize].len + growth.new_tokens;
-            plan.push_rows(self.tables.base(growth.row), seq_len, growth.new_tokens)?;
+        let (requests_len, tables) = (requests.len(), 0);
+        let counts = Counts { requests: requests_len, rows: tokens, slots: tokens, updates, copies, clears, tables };
+        plan.prepare(&self.layout, &counts)?;
+        for Request { seq, new_tokens, .. } in requests {
+            let seq_len = self.sequences[seq.index() as usize].len + new_tokens;
+            plan.push_rows(self.tables.base(seq.index()), seq_len, new_tokens)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Sequences that share blocks: forks, and cuts into what is shared.
 
+use crate::blocks::manager::Sequence;
 use crate::blocks::{CacheManager, RELEASED, SeqId};
 use crate::error::ManagerError;
 
@@ -30,12 +31,14 @@ impl CacheManager {
         state.released = parent.released;
         state.known = parent.known;
         state.registered = parent.registered;
+        state.found = parent.found;
         Ok(child)
     }
 
     /// Cuts a sequence back to its first `len` tokens and gives back the blocks behind them, the last one first.
     ///
-    /// A cut may end inside a block that is shared or cached: the next append copies it first.
+    /// What was cut off, rejected drafts for instance, can no longer be found in the prefix cache, unless another sequence
+    /// has these tokens as well, or they were found there. A cut may end inside such a block: the next append copies it first.
     ///
     /// # Errors
     /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`], [`ManagerError::TruncateBeyond`], or
@@ -51,16 +54,33 @@ impl CacheManager {
         }
         // A contiguous sequence keeps its block.
         let keep = self.layout.blocks_for(len).max(self.first_blocks()).min(state.num_blocks);
-        self.give_back(seq.index(), keep);
         let block_size = self.layout.block_size();
+        let full = len / block_size;
+        for column in full.max(state.found)..state.registered {
+            let block = self.tables.row(seq.index())[column as usize];
+            if block != RELEASED && !self.others_hold(seq.index(), column, block) {
+                self.store.withdraw(block);
+            }
+        }
+        self.give_back(seq.index(), keep);
         let state = &mut self.sequences[seq.index() as usize];
         state.len = len;
         state.num_blocks = keep;
         state.released = state.released.min(keep);
         state.uploaded = state.uploaded.min(keep);
         state.known = state.known.min(len);
-        state.registered = state.registered.min(len / block_size);
+        state.registered = state.registered.min(full);
+        state.found = state.found.min(full);
         Ok(())
+    }
+
+    /// Whether another sequence has all tokens of a block, and not only its first ones.
+    fn others_hold(&self, row: u32, column: u32, block: u32) -> bool {
+        let holds = |(other, state): (u32, &Sequence)| {
+            let full = state.live && state.registered > column && other != row;
+            full && self.tables.row(other)[column as usize] == block
+        };
+        self.store.owners(block) > 1 && (0..).zip(&self.sequences).any(holds)
     }
 
     /// Gives back the blocks of a row from column `first` on, the last one first.

@@ -1,5 +1,8 @@
 //! Steps: reserve, then commit or roll back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::blocks::manager::reserve::{Growth, Request};
 use crate::blocks::{CacheManager, SeqId};
 use crate::error::{ManagerError, ReserveError};
@@ -8,7 +11,8 @@ use crate::plan::{StepPlan, Ticket};
 /// The open step; kept when it closes, for its memory only.
 #[derive(Debug, Default)]
 pub(super) struct OpenStep {
-    pub(super) open: bool,
+    /// The number of the open step, 0 between steps; plans look here whether theirs still is.
+    open: Arc<AtomicU64>,
     /// Counts the calls of `reserve`, so that no step is mistaken for another.
     pub(super) number: u64,
     pub(super) growth: Vec<Growth>,
@@ -18,16 +22,119 @@ pub(super) struct OpenStep {
 }
 
 impl OpenStep {
-    /// `count` of the new tokens, from the one numbered `first`.
-    pub(super) fn new_tokens(&self, first: usize, count: u32) -> &[u32] {
-        &self.tokens[first..first + count as usize]
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) != 0
+    }
+
+    fn close(&self) {
+        self.open.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for OpenStep {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A step that is open until it is committed; dropped before, it is undone.
+///
+/// Made by [`CacheManager::step`] and [`CacheManager::step_tokens`].
+#[derive(Debug)]
+#[must_use = "a step that is dropped is undone"]
+pub struct StepGuard<'a> {
+    manager: &'a mut CacheManager,
+    plan: &'a mut StepPlan,
+    closed: bool,
+}
+
+impl StepGuard<'_> {
+    /// What the step asks of the device.
+    pub fn plan(&self) -> &StepPlan {
+        self.plan
+    }
+
+    /// The manager, with the step open.
+    pub fn manager(&self) -> &CacheManager {
+        self.manager
+    }
+
+    /// As [`CacheManager::commit`]: the sequences are longer now.
+    pub fn commit(mut self) {
+        self.closed = true;
+        self.manager.advance();
+    }
+
+    /// As [`CacheManager::rollback`], for a step of which nothing was submitted.
+    pub fn rollback(mut self) {
+        self.closed = true;
+        self.manager.undo(true);
+        self.plan.clear();
+    }
+}
+
+impl Drop for StepGuard<'_> {
+    /// As [`CacheManager::abandon`]: the device may have begun the step.
+    fn drop(&mut self) {
+        if !self.closed {
+            self.manager.undo(false);
+            self.plan.clear();
+        }
     }
 }
 
 impl CacheManager {
+    /// [`reserve`](Self::reserve)s a step that is undone unless it reaches [`StepGuard::commit`], so that a `?` on the way
+    /// leaves no step open.
+    ///
+    /// A guard that is dropped cannot know what was submitted, so it [`abandon`](Self::abandon)s the step: tables, lengths
+    /// and free blocks are as before, but cached blocks that the step took may be overwritten and are not found again.
+    /// [`StepGuard::rollback`] keeps these as well.
+    ///
+    /// ```
+    /// # use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::{Schedule, StepPlan}};
+    /// # let mut manager = CacheManager::new(&CacheConfig::new(1, 2, 64).with_num_blocks(8).layout()?)?;
+    /// # let (seq, mut plan) = (manager.create_sequence()?, StepPlan::new(Schedule::default()));
+    /// let step = manager.step(&[(seq, 20)], &mut plan)?;
+    /// assert_eq!(step.plan().num_rows(), 20); // begin, record and submit it here
+    /// step.commit();
+    /// assert_eq!(manager.seq_len(seq)?, 20);
+    ///
+    /// drop(manager.step(&[(seq, 1)], &mut plan)?);
+    /// assert_eq!(manager.seq_len(seq)?, 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn step<'a>(
+        &'a mut self,
+        requests: &[(SeqId, u32)],
+        plan: &'a mut StepPlan,
+    ) -> Result<StepGuard<'a>, ReserveError> {
+        self.reserve(requests, plan)?;
+        Ok(StepGuard { manager: self, plan, closed: false })
+    }
+
+    /// As [`step`](Self::step), for tokens whose ids are known; see [`reserve_tokens`](Self::reserve_tokens).
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn step_tokens<'a>(
+        &'a mut self,
+        requests: &[(SeqId, &[u32])],
+        plan: &'a mut StepPlan,
+    ) -> Result<StepGuard<'a>, ReserveError> {
+        self.reserve_tokens(requests, plan)?;
+        Ok(StepGuard { manager: self, plan, closed: false })
+    }
+
     /// Takes the blocks for `new_tokens` more tokens of each sequence and describes the step in `plan`.
     ///
-    /// A request for no tokens adds nothing to the step. The sequences become longer at [`commit`](Self::commit) only.
+    /// The rows of the plan follow the requests in their order; a request for no tokens adds none. The sequences become
+    /// longer at [`commit`](Self::commit) only. Ids that are not known yet, as those of a step that is planned while the
+    /// one before it still runs, or of drafts before they are verified, are told later by
+    /// [`add_token_ids`](Self::add_token_ids).
     ///
     /// # Errors
     /// [`ReserveError`]; counts, tables and the order of the free blocks are then as before, and `plan` is empty. Only
@@ -40,7 +147,8 @@ impl CacheManager {
     /// As [`reserve`](Self::reserve), for tokens whose ids are given: blocks that they fill can be found in the prefix
     /// cache once the step is committed.
     ///
-    /// A sequence that has grown without ids is not cached from there on.
+    /// Ids of a sequence that has grown without some are not taken; [`add_token_ids`](Self::add_token_ids) them in order. Drafts
+    /// that may be rejected are better told after they are verified: until [`truncate`](Self::truncate) they can be found.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -54,13 +162,13 @@ impl CacheManager {
 
     fn begin<'a>(
         &mut self,
-        requests: impl Iterator<Item = Request<'a>>,
+        requests: impl ExactSizeIterator<Item = Request<'a>> + Clone,
         tokens_known: bool,
         plan: &mut StepPlan,
     ) -> Result<(), ReserveError> {
         let _span = tracing::trace_span!("paged.reserve", step = self.step.number + 1).entered();
-        if self.step.open {
-            if plan.ticket() != Some(self.ticket()) {
+        if self.step.is_open() {
+            if self.check_open(plan).is_err() {
                 plan.clear();
             }
             return Err(ReserveError::StepOpen);
@@ -79,8 +187,8 @@ impl CacheManager {
             return Err(error);
         }
         self.take_blocks(plan);
-        self.step.open = true;
-        plan.set_ticket(Some(self.ticket()));
+        self.step.open.store(self.step.number, Ordering::Relaxed);
+        plan.set_ticket(Ticket::new(&self.step.open, self.step.number));
         Ok(())
     }
 
@@ -93,6 +201,11 @@ impl CacheManager {
     /// [`ManagerError::NoOpenStep`] or [`ManagerError::WrongPlan`]; nothing has changed.
     pub fn commit(&mut self, plan: &mut StepPlan) -> Result<(), ManagerError> {
         self.check_open(plan)?;
+        self.advance();
+        Ok(())
+    }
+
+    fn advance(&mut self) {
         let _span = tracing::trace_span!("paged.commit", step = self.step.number).entered();
         self.note_peak();
         self.tally.evictions += self.store.settle_evictions();
@@ -100,7 +213,7 @@ impl CacheManager {
         for at in 0..self.step.growth.len() {
             let growth = self.step.growth[at];
             if self.step.tokens_known {
-                self.note_tokens(&growth, first_token);
+                self.note_step_tokens(&growth, first_token);
                 first_token += growth.new_tokens as usize;
             }
             if let Some(source) = growth.source {
@@ -116,9 +229,7 @@ impl CacheManager {
             self.register_full(growth.row);
             self.release_outside(growth.row);
         }
-        self.step.open = false;
-        plan.set_ticket(None);
-        Ok(())
+        self.step.close();
     }
 
     /// Undoes the open step: the blocks it took are free again, in the order they had before, and those that were cached
@@ -141,11 +252,11 @@ impl CacheManager {
     ///
     /// As [`rollback`](Self::rollback), but cached blocks that the step took are not found again.
     pub fn abandon(&mut self) -> bool {
-        if !self.step.open {
-            return false;
+        let open = self.step.is_open();
+        if open {
+            self.undo(false);
         }
-        self.undo(false);
-        true
+        open
     }
 
     /// Undoes the open step. Its evictions are final unless they can be `restored`.
@@ -167,20 +278,16 @@ impl CacheManager {
                 self.store.pool.stay(source);
             }
         }
-        self.step.open = false;
-    }
-
-    fn ticket(&self) -> Ticket {
-        Ticket { manager: self.id, step: self.step.number }
+        self.step.close();
     }
 
     fn check_open(&self, plan: &StepPlan) -> Result<(), ManagerError> {
-        if !self.step.open {
+        if !self.step.is_open() {
             return Err(ManagerError::NoOpenStep);
         }
-        if plan.ticket() != Some(self.ticket()) {
-            return Err(ManagerError::WrongPlan);
+        match plan.ticket() {
+            Some(ticket) if ticket.is_of(&self.step.open) => Ok(()),
+            _ => Err(ManagerError::WrongPlan),
         }
-        Ok(())
     }
 }

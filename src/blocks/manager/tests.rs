@@ -81,8 +81,8 @@ fn a_step_is_refused_as_a_whole_when_its_last_request_fails() {
     assert_eq!(error, ReserveError::OutOfBlocks { needed: 4, free: 3, total: 4 });
     assert_eq!(it.free(), before);
     assert_eq!((it.plan.num_rows(), it.plan.slots().len(), it.plan.updates().len()), (0, 0, 0));
-    assert!(!it.cache.can_reserve(&[(a, 17), (b, 32)]));
-    assert!(it.cache.can_reserve(&[(a, 16), (b, 32)]));
+    assert!(!it.cache.can_reserve(&[(a, 17), (b, 32)], 0));
+    assert!(it.cache.can_reserve(&[(a, 16), (b, 32)], 0));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_stale_handle_is_refused_everywhere_and_its_successor_is_untouched() {
     assert_eq!(it.cache.seq_len(old), Err(stale));
     assert_eq!(it.cache.block_table(old), Err(stale));
     assert_eq!(it.reserve(&[(new, 1), (old, 1)]), Err(ReserveError::StaleSequence { request: 1, seq: old }));
-    assert!(!it.cache.contains(old) && !it.cache.can_reserve(&[(old, 0)]));
+    assert!(!it.cache.contains(old) && !it.cache.can_reserve(&[(old, 0)], 0));
     assert_eq!(
         stale.to_string(),
         "sequence 0.0 is stale: it was released, or belongs to another manager; create a new sequence"
@@ -236,7 +236,7 @@ fn one_step_is_open_at_a_time_and_only_its_plan_closes_it() {
     assert_eq!(it.plan.num_rows(), rows);
     assert_eq!(it.cache.reserve(&[(b, 1)], &mut earlier), Err(ReserveError::StepOpen));
     assert_eq!(earlier.num_rows(), 0);
-    assert!(!it.cache.can_reserve(&[(b, 1)]));
+    assert!(!it.cache.can_reserve(&[(b, 1)], 0));
 
     it.cache.commit(&mut it.plan).unwrap();
     assert_eq!(it.cache.commit(&mut it.plan), Err(ManagerError::NoOpenStep));

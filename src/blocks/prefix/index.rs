@@ -33,6 +33,9 @@ struct Entry {
     after: u32,
 }
 
+/// As the parent of an entry: the block is not registered, but has kept its place in the chain.
+const WITHDRAWN: u64 = u64::MAX;
+
 const UNREGISTERED: Entry = Entry { key: PrefixKey([0; 32]), parent: 0, content: 0, before: NONE, after: NONE };
 
 /// Knows the tokens of all blocks and finds the full ones by their keys.
@@ -133,6 +136,9 @@ impl PrefixIndex {
     ///
     /// Duplicates are kept: each serves its own sequence, and the first one the look-ups, until it is reused.
     pub(crate) fn register(&mut self, block: u32, parent: Option<u32>, domain: &Arc<Domain>) {
+        if self.entries[block as usize].parent == WITHDRAWN {
+            self.unlink(block);
+        }
         let parent = match parent {
             Some(before) => self.parent(before, domain),
             None => Self::root(&mut self.keys, domain),
@@ -182,6 +188,16 @@ impl PrefixIndex {
         self.entries[block as usize] = UNREGISTERED;
     }
 
+    /// Ends the registration of a block without touching its chain, to which unlinked blocks may return; it leaves the
+    /// chain when it is registered again.
+    pub(crate) fn withdraw(&mut self, block: u32) {
+        if self.entries[block as usize].parent == 0 {
+            self.roots.remove(&block);
+        }
+        let entry = &mut self.entries[block as usize];
+        (entry.parent, entry.content) = (WITHDRAWN, 0);
+    }
+
     fn bucket(&self, key: &PrefixKey) -> usize {
         let word = u64::from_le_bytes(*key.0.first_chunk().expect("a key has 32 bytes"));
         let mixed = u128::from(word ^ self.seed) * u128::from(self.seed);
@@ -215,15 +231,17 @@ impl PrefixIndex {
 
     /// Whether every registered block, those in `unlinked` apart, is in the chain of its key's bucket.
     pub(crate) fn check_invariants(&self, unlinked: &[u32]) -> Result<(), InvariantError> {
-        let mut linked = 0;
+        let (mut linked, mut withdrawn) = (0, 0);
         for (bucket, &first) in self.buckets.iter().enumerate() {
             let (mut before, mut at) = (NONE, first);
             while at != NONE {
                 let broken = |what| Err(InvariantError::Prefix { block: at, what });
-                let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.content != 0) else {
+                let in_chain = |entry: &&Entry| entry.content != 0 || entry.parent == WITHDRAWN;
+                let Some(entry) = self.entries.get(at as usize).filter(in_chain) else {
                     return broken("it is in a chain, but not registered");
                 };
                 linked += 1;
+                withdrawn += usize::from(entry.parent == WITHDRAWN);
                 if entry.before != before || linked > self.entries.len() {
                     return broken("its neighbours do not agree");
                 }
@@ -242,7 +260,7 @@ impl PrefixIndex {
             false => Err(InvariantError::Counter { name, stored, counted: counted as u64 }),
         };
         counter("blocks in the prefix index", self.len.into(), linked)?;
-        counter("registered blocks", linked as u64 + unlinked.len() as u64, registered)
+        counter("registered blocks", (linked - withdrawn + unlinked.len()) as u64, registered)
     }
 
     /// Whether the key of a registered block is that of its tokens behind its parent.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::blocks::CacheManager;
 use crate::config::CacheConfig;
 use crate::error::PlanError;
 use crate::plan::{
@@ -387,4 +388,40 @@ fn splits_that_cannot_be_numbered_are_an_error() {
     // Without wide tiles nothing is shared, and no table is looked at.
     plan.finish(4, &[], 0);
     assert_eq!((plan.num_items(0), plan.num_records(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
+}
+
+#[test]
+fn rows_follow_the_requests_of_either_door() {
+    let layout = layout();
+    let check = |plan: &StepPlan| {
+        assert_eq!(plan.cu_seqlens_q(), [0, 3, 3, 4, 6]);
+        let rows: Vec<_> = (0..6).map(|request| plan.rows_of(request)).collect();
+        assert_eq!(rows, [0..3, 3..3, 3..4, 4..6, 0..0, 0..0]);
+        assert!(plan.last_rows().eq([2, 3, 5]));
+        assert_eq!(plan.positions(), [1, 2, 3, 0, 4, 5]);
+        for (request, positions) in [(0, &[1, 2, 3][..]), (2, &[0]), (3, &[4, 5])] {
+            assert_eq!(plan.positions()[plan.rows_of(request)], *positions);
+        }
+    };
+    let mut plan = StepPlan::new(Schedule::default());
+    assert_eq!((plan.cu_seqlens_q(), plan.rows_of(0), plan.last_rows().count()), (&[0][..], 0..0, 0));
+    let table = [0, 1, 2, 3, 4, 5, 6, 7];
+    let tables = Tables::Dense { block_table: &table, max_blocks: 2, seq_lens: &[4, 1, 1, 6] };
+    let raw = RawTables { cu_seqlens_q: Some(&[0, 3, 3, 4, 6]), ..RawTables::new(tables) };
+    plan.plan_tables(&layout, &raw).unwrap();
+    check(&plan);
+
+    let mut manager = CacheManager::new(&layout).unwrap();
+    let seqs: Vec<_> = (0..4).map(|_| manager.create_sequence().unwrap()).collect();
+    manager.reserve(&[(seqs[2], 1), (seqs[0], 4)], &mut plan).unwrap();
+    manager.commit(&mut plan).unwrap();
+    manager.reserve(&[(seqs[1], 3), (seqs[0], 0)], &mut plan).unwrap();
+    assert_eq!(plan.cu_seqlens_q(), [0, 3, 3]);
+    manager.rollback(&mut plan).unwrap();
+    assert_eq!(plan.cu_seqlens_q(), [0]);
+    // Out of the order in which they were created.
+    manager.reserve(&[(seqs[1], 1)], &mut plan).unwrap();
+    manager.commit(&mut plan).unwrap();
+    manager.reserve(&[(seqs[1], 3), (seqs[2], 0), (seqs[3], 1), (seqs[0], 2)], &mut plan).unwrap();
+    check(&plan);
 }

@@ -90,7 +90,7 @@ fn c08_hits_are_neither_free_nor_evicted_for_their_own_request() {
     it.cache.release(seq).unwrap();
     assert_eq!(it.cached(&text), 32);
 
-    assert!(!it.cache.can_admit(&text, &Domain::default()));
+    assert!(!it.cache.can_admit(&text, &Domain::default(), 0));
     let (seq, cached) = it.cache.create_sequence_with_tokens(&text, &Domain::default()).unwrap();
     assert_eq!((cached, it.free()), (32, vec![2, 3]));
     let error = it.cache.reserve_tokens(&[(seq, &text[32..])], &mut it.plan).unwrap_err();
@@ -98,7 +98,7 @@ fn c08_hits_are_neither_free_nor_evicted_for_their_own_request() {
     it.cache.release(seq).unwrap();
     assert_eq!((it.cached(&text), it.cache.num_free_blocks()), (32, 4));
 
-    assert!(it.cache.can_admit(&text[..64], &Domain::default()));
+    assert!(it.cache.can_admit(&text[..64], &Domain::default(), 0));
     let (seq, _) = it.text(&text[..64], &Domain::default());
     assert_eq!(it.table(seq), [0, 1, 2, 3]);
 }

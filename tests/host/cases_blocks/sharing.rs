@@ -34,7 +34,7 @@ fn branches_that_part_in_one_step_need_one_copy_less_than_there_are() {
     let a = it.sequence(20);
     let (b, c) = (it.cache.fork(a).unwrap(), it.cache.fork(a).unwrap());
     let all = [(b, 1), (a, 1), (c, 1)];
-    assert!(it.cache.can_reserve(&all));
+    assert!(it.cache.can_reserve(&all, 0));
     it.cache.reserve(&all, &mut it.plan).unwrap();
     assert_eq!(it.plan.copies(), [BlockCopy { source: 1, target: 2 }, BlockCopy { source: 1, target: 3 }]);
     it.cache.rollback(&mut it.plan).unwrap();
@@ -42,9 +42,9 @@ fn branches_that_part_in_one_step_need_one_copy_less_than_there_are() {
     assert_eq!((it.table(a), it.table(b), it.free()), (vec![0, 1], vec![0, 1], vec![2, 3, 4, 5, 6, 7]));
     // Two blocks are just enough.
     it.sequence(4 * 16);
-    assert!(it.cache.can_reserve(&all));
+    assert!(it.cache.can_reserve(&all, 0));
     let d = it.sequence(1);
-    assert!(!it.cache.can_reserve(&all));
+    assert!(!it.cache.can_reserve(&all, 0));
     let error = it.cache.reserve(&all, &mut it.plan).unwrap_err();
     assert_eq!(error, ReserveError::OutOfBlocks { needed: 2, free: 1, total: 8 });
     assert_eq!(error.missing_blocks(), Some(1));
@@ -82,8 +82,11 @@ fn p11_a_cut_into_a_shared_or_cached_block_spoils_nobody_elses() {
     it.commit();
     assert_eq!((it.used(), it.table(a), it.table(b)), (3, vec![0, 1], vec![0, 2]));
 
-    // The same where only the prefix cache would miss the block.
+    // The same where only the prefix cache would miss the block, in which it was found.
     it.cache.release(b).unwrap();
+    it.cache.release(a).unwrap();
+    let (a, cached) = it.cache.create_sequence_with_tokens(&[&text[..], &[99]].concat(), &Domain::default()).unwrap();
+    assert_eq!(cached, 32);
     it.cache.truncate(a, 20).unwrap();
     it.cache.reserve_tokens(&[(a, &[99])], &mut it.plan).unwrap();
     assert_eq!(it.plan.copies().iter().map(|copy| copy.source).collect::<Vec<_>>(), [1]);

@@ -50,7 +50,7 @@ fn a_request_that_does_not_fit_leaves_the_blocks_that_it_found() {
     let (third, _) = it.text(&[7; 32], &Domain::default());
     let before = (it.free(), it.table(third));
     let long = common.repeat(3);
-    assert!(!it.cache.can_admit(&long, &Domain::default()));
+    assert!(!it.cache.can_admit(&long, &Domain::default(), 0));
     assert_eq!((it.free(), it.table(third)), before);
     let (fourth, cached) = it.cache.create_sequence_with_tokens(&long, &Domain::default()).unwrap();
     let error = it.cache.reserve_tokens(&[(fourth, &long[cached as usize..])], &mut it.plan).unwrap_err();

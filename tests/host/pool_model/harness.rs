@@ -52,6 +52,7 @@ impl Harness {
                 self.create(Some((&text, *domain)));
             }
             Op::Fork(choice) => self.pick(*choice).into_iter().for_each(|seq| self.fork(seq)),
+            Op::AddIds(choice, count) => self.pick(*choice).into_iter().for_each(|seq| self.add_ids(seq, *count)),
             Op::Truncate(choice, len) => self.pick(*choice).into_iter().for_each(|seq| self.truncate(seq, *len)),
             Op::Release(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, false)),
             Op::Preempt(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, true)),
@@ -92,7 +93,7 @@ impl Harness {
         if text.is_some() {
             let cached = found.len() * self.model.block_size();
             assert_eq!(self.cache.cached_tokens(tokens, &domain(number)) as usize, cached);
-            assert_eq!(self.cache.can_admit(tokens, &domain(number)), self.has_room(tokens.len(), &found));
+            assert_eq!(self.cache.can_admit(tokens, &domain(number), 0), self.has_room(tokens.len(), &found));
         }
         let result = match text {
             Some((tokens, number)) => self.cache.create_sequence_with_tokens(tokens, &domain(number)),
@@ -131,8 +132,9 @@ impl Harness {
             before = value(before, token);
             assert_eq!(got, before, "wrong data");
         }
-        let (known, registered) = (values.len(), found.len());
-        self.model.seqs.push(Seq { id, blocks, values, text: tokens.to_vec(), domain: number, known, registered });
+        let (known, registered, text) = (values.len(), found.len(), tokens.to_vec());
+        let found = registered;
+        self.model.seqs.push(Seq { id, blocks, values, text, domain: number, known, registered, found });
     }
 
     fn has_room(&self, len: usize, found: &[crate::pool_model::model::Entry]) -> bool {
@@ -179,6 +181,33 @@ impl Harness {
         self.model.seqs.push(child);
     }
 
+    /// Tells the ids of the next tokens without one.
+    fn add_ids(&mut self, seq: SeqId, count: u32) {
+        let caches = self.model.options.prefix_cache;
+        let state = self.model.seq(seq);
+        let known = state.map_or(0, |state| if caches { state.known } else { 0 });
+        let ids: Vec<u32> = (0..count as usize).map(|at| state.map_or(0, |state| state.token(known + at))).collect();
+        let missing = state.map_or(0, |state| state.len() - known as u32);
+        let want = match state {
+            None => Err(ManagerError::StaleSequence { seq }),
+            Some(_) if count > missing => Err(ManagerError::TooManyTokenIds { seq, given: count.into(), missing }),
+            Some(_) => Ok(()),
+        };
+        assert_eq!(self.cache.add_token_ids(seq, &ids), want);
+        if want.is_err() || !caches {
+            return;
+        }
+        let model = &mut self.model;
+        model.seq_mut(seq).known += count as usize;
+        // Blocks that the open step reuses may come back, to their places among the others.
+        if model.step.as_ref().is_none_or(|step| step.registry_before.len() == model.registry.len()) {
+            model.register(seq);
+            if let Some(step) = &mut model.step {
+                step.registry_before = model.registry.clone();
+            }
+        }
+    }
+
     fn truncate(&mut self, seq: SeqId, len: u32) {
         let result = self.cache.truncate(seq, len);
         if let Some(error) = self.refusal(seq) {
@@ -198,12 +227,20 @@ impl Harness {
         }
         assert_eq!(result, Ok(()));
         let keep = self.model.layout.blocks_for(len).max(u32::from(!self.model.layout.paged()));
-        self.model.cut_blocks(seq, keep as usize);
         let size = self.model.block_size();
+        for column in state.found.max(len as usize / size)..state.registered {
+            let block = state.blocks[column];
+            let holds = |other: &Seq| other.id != seq && other.registered > column && other.blocks[column] == block;
+            if !self.model.seqs.iter().any(holds) {
+                block.into_iter().for_each(|block| self.model.withdraw(block));
+            }
+        }
+        self.model.cut_blocks(seq, keep as usize);
         let state = self.model.seq_mut(seq);
         state.values.truncate(len as usize);
         state.known = state.known.min(len as usize);
         state.registered = state.registered.min(len as usize / size);
+        state.found = state.found.min(len as usize / size);
         if len % 2 == 1 {
             // Rejected: another token comes instead.
             state.text.resize(len as usize, 1);
@@ -301,7 +338,7 @@ impl Harness {
             seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
             let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
             seq.known = if complete && self.model.options.prefix_cache { seq.known } else { 0 };
-            seq.registered = 0;
+            (seq.registered, seq.found) = (0, 0);
             self.model.seqs.push(seq);
         }
     }

@@ -24,6 +24,8 @@ pub(crate) enum Op {
     /// A text, and the domain that may share it.
     CreateWith(Vec<bool>, u8),
     Fork(usize),
+    /// Ids for so many more of the tokens that were committed without.
+    AddIds(usize, u32),
     Truncate(usize, u32),
     Release(usize),
     Preempt(usize),
@@ -51,10 +53,11 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Create),
         4 => (text, 0..3_u8).prop_map(|(text, domain)| Op::CreateWith(text, domain)),
         3 => any::<usize>().prop_map(Op::Fork),
+        3 => (any::<usize>(), 0..12_u32).prop_map(|(choice, count)| Op::AddIds(choice, count)),
         3 => (any::<usize>(), 0..44_u32).prop_map(|(choice, len)| Op::Truncate(choice, len)),
         4 => any::<usize>().prop_map(Op::Release),
         1 => any::<usize>().prop_map(Op::Preempt),
-        10 => (prop::collection::vec(request, 0..4), prop::bool::weighted(0.8))
+        10 => (prop::collection::vec(request, 0..4), prop::bool::weighted(0.7))
             .prop_map(|(requests, known)| Op::Reserve(requests, known)),
         9 => Just(Op::Commit),
         2 => Just(Op::Rollback),

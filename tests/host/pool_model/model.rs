@@ -34,6 +34,8 @@ pub struct Seq {
     pub known: usize,
     /// Leading blocks that were entered into the registry.
     pub registered: usize,
+    /// Leading blocks that came from there.
+    pub found: usize,
 }
 
 impl Seq {
@@ -144,6 +146,14 @@ impl Model {
         self.registry.retain(|entry| entry.block != block);
     }
 
+    /// Ends the registration of a block for good, whatever becomes of the open step.
+    pub fn withdraw(&mut self, block: u32) {
+        self.evict(block);
+        if let Some(step) = &mut self.step {
+            step.registry_before.retain(|entry| entry.block != block);
+        }
+    }
+
     pub fn free_unowned(&mut self, block: u32) {
         if self.owners(block) == 0 {
             self.free.push_back(block);
@@ -200,7 +210,10 @@ impl Model {
                     None => return,
                 },
             };
-            let block = seq.blocks[column].expect("a block is released after the one before it");
+            // Released before its ids came.
+            let Some(block) = seq.blocks[column] else {
+                return;
+            };
             let values = seq.values[column * size..(column + 1) * size].to_vec();
             if !self.is_registered(block) {
                 let twin = self.registry.iter().position(|entry| entry.values == values && entry.parent == parent);

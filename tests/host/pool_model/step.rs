@@ -55,7 +55,7 @@ impl Harness {
         let want = self.expect(requests);
         // The question does not look for duplicates.
         if !matches!(want, Err(ReserveError::DuplicateSequence { .. })) {
-            assert_eq!(self.cache.can_reserve(requests), want.is_ok());
+            assert_eq!(self.cache.can_reserve(requests, 0), want.is_ok());
         }
         let got = if known {
             let texts: Vec<Vec<u32>> = requests.iter().map(|&(id, tokens)| self.upcoming(id, tokens)).collect();
