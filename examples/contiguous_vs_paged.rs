@@ -9,7 +9,7 @@ use common::{Buffers, HEADS, Text, open_device};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, PoolError};
-use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, KvCache};
+use wgpu_paged_attention::gpu::{AppendSpec, AttentionSpec, KvCache};
 use wgpu_paged_attention::reference;
 use wgpu_paged_attention::wgpu;
 
@@ -51,7 +51,7 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, paged: bool) -> Result<Outcom
     // The one difference.
     let layout = config.with_paged(paged).layout()?;
     let cache = KvCache::new(device, &layout)?;
-    let attention = cache.attention(AttentionSpec::new(8))?;
+    let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(AttentionSpec::new(8))?);
     let mut manager = CacheManager::new(&layout)?;
     let mut plan = cache.new_plan();
 
@@ -75,14 +75,8 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, paged: bool) -> Result<Outcom
     let buffers = Buffers::new(device, &lengths().map(|(text, length)| (text, 0..length - 1)).collect::<Vec<_>>());
     manager.reserve(&prompts, &mut plan)?;
     let mut encoder = device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(queue, &mut encoder, &plan)?;
-    cache.append(
-        &mut encoder.begin_compute_pass(&Default::default()),
-        &step,
-        0,
-        buffers.k.slice(..),
-        buffers.v.slice(..),
-    )?;
+    let step = cache.begin_step(&mut encoder, &plan)?;
+    cache.append(&mut encoder.begin_compute_pass(&Default::default()), &appender, &step, 0, buffers.append())?;
     queue.submit([encoder.finish()]);
     manager.commit(&mut plan)?;
 
@@ -91,11 +85,10 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, paged: bool) -> Result<Outcom
     let buffers = Buffers::new(device, &parts);
     manager.reserve(&decodes, &mut plan)?;
     let mut encoder = device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(queue, &mut encoder, &plan)?;
+    let step = cache.begin_step(&mut encoder, &plan)?;
     let mut pass = encoder.begin_compute_pass(&Default::default());
-    cache.append(&mut pass, &step, 0, buffers.k.slice(..), buffers.v.slice(..))?;
-    let io = AttentionIo { q: buffers.q.slice(..), out: buffers.out.slice(..), lse: None };
-    cache.attend(&mut pass, &attention, &step, 0, io)?;
+    cache.append(&mut pass, &appender, &step, 0, buffers.append())?;
+    cache.attend(&mut pass, &attention, &step, 0, buffers.attend())?;
     drop(pass);
     queue.submit([encoder.finish()]);
     manager.commit(&mut plan)?;

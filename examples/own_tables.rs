@@ -8,7 +8,7 @@ use std::error::Error;
 
 use common::{Buffers, HEADS, Text, open_device};
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, KvCache};
+use wgpu_paged_attention::gpu::{AppendSpec, AttentionSpec, KvCache};
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::reference;
 
@@ -36,16 +36,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let layout = CacheConfig::new(1, 2, 64).with_block_size(BLOCK_SIZE).with_num_blocks(32).layout()?;
     let cache = KvCache::new(&device, &layout)?;
-    let attention = cache.attention(AttentionSpec::new(8))?;
+    let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(AttentionSpec::new(8))?);
     let mut plan = cache.new_plan();
     let mut run = |tables: &RawTables<'_>, buffers: &Buffers| -> Result<Vec<f32>, Box<dyn Error>> {
         plan.plan_tables(&layout, tables)?;
         let mut encoder = device.create_command_encoder(&Default::default());
-        let step = cache.begin_step(&queue, &mut encoder, &plan)?;
+        let step = cache.begin_step(&mut encoder, &plan)?;
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        cache.append(&mut pass, &step, 0, buffers.k.slice(..), buffers.v.slice(..))?;
-        let io = AttentionIo { q: buffers.q.slice(..), out: buffers.out.slice(..), lse: None };
-        cache.attend(&mut pass, &attention, &step, 0, io)?;
+        cache.append(&mut pass, &appender, &step, 0, buffers.append())?;
+        cache.attend(&mut pass, &attention, &step, 0, buffers.attend())?;
         drop(pass);
         queue.submit([encoder.finish()]);
         buffers.read_out(&device, &queue)

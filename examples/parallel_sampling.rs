@@ -11,7 +11,7 @@ use std::error::Error;
 use common::{Buffers, open_device};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, KvCache};
+use wgpu_paged_attention::gpu::{AppendSpec, Appender, Attention, AttentionSpec, KvCache};
 use wgpu_paged_attention::plan::StepPlan;
 use wgpu_paged_attention::wgpu;
 
@@ -93,6 +93,7 @@ struct Engine {
     device: wgpu::Device,
     queue: wgpu::Queue,
     cache: KvCache,
+    appender: Appender,
     attention: Attention,
     manager: CacheManager,
     plan: StepPlan,
@@ -104,9 +105,10 @@ impl Engine {
         let config = CacheConfig::new(LAYERS, KV_HEADS as u32, HEAD_DIM as u32).with_block_size(BLOCK_SIZE);
         let layout = config.with_num_blocks(32).with_max_seq_len(256).layout()?;
         let cache = KvCache::new(&device, &layout)?;
+        let appender = cache.appender(AppendSpec::new())?;
         let attention = cache.attention(AttentionSpec::new(Q_HEADS as u32))?;
         let (manager, plan) = (CacheManager::new(&layout)?, cache.new_plan());
-        Ok(Self { device, queue, cache, attention, manager, plan, model: Model::new() })
+        Ok(Self { device, queue, cache, appender, attention, manager, plan, model: Model::new() })
     }
 
     fn used_blocks(&self) -> u32 {
@@ -124,13 +126,12 @@ impl Engine {
         self.manager.reserve(&counts, &mut self.plan)?;
         // Copies of shared blocks are recorded here, in front of everything that is appended.
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        let step = self.cache.begin_step(&self.queue, &mut encoder, &self.plan)?;
+        let step = self.cache.begin_step(&mut encoder, &self.plan)?;
         for layer in 0..LAYERS {
             let buffers = self.model.project(&self.device, layer, &hidden);
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            self.cache.append(&mut pass, &step, layer, buffers.k.slice(..), buffers.v.slice(..))?;
-            let io = AttentionIo { q: buffers.q.slice(..), out: buffers.out.slice(..), lse: None };
-            self.cache.attend(&mut pass, &self.attention, &step, layer, io)?;
+            self.cache.append(&mut pass, &self.appender, &step, layer, buffers.append())?;
+            self.cache.attend(&mut pass, &self.attention, &step, layer, buffers.attend())?;
             drop(pass);
             let next = self.device.create_command_encoder(&Default::default());
             self.queue.submit([std::mem::replace(&mut encoder, next).finish()]);

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::ops::Range;
 
 use wgpu_paged_attention::formats::{KvDtype, round_rows};
-use wgpu_paged_attention::gpu::{recommended_features, recommended_limits};
-use wgpu_paged_attention::reference::{self, Attended, Heads, QueryRow, Scoring};
+use wgpu_paged_attention::gpu::{AppendIo, AttentionIo, recommended_features, recommended_limits};
+use wgpu_paged_attention::reference::{self, Attended, Heads, QueryRow, Rotary, Scoring};
 use wgpu_paged_attention::wgpu::{self, util::DeviceExt};
 
 /// A small model's attention: four query heads share a KV head.
@@ -49,6 +49,16 @@ impl Text {
         Self { q: numbers(HEADS.num_q_heads), k: numbers(HEADS.num_kv_heads), v: numbers(HEADS.num_kv_heads) }
     }
 
+    /// The same text after rotary embedding of all of a head, in f64: queries and keys of token `t` at position `t`.
+    pub fn rotated(&self, rotary: &Rotary<'_>) -> Self {
+        let turn = |rows: &[f32], heads: usize| -> Vec<f32> {
+            let tokens = rows.chunks(heads * HEADS.head_dim).zip(0..);
+            let heads = tokens.flat_map(|(token, at)| token.chunks(HEADS.head_dim).map(move |head| (head, at)));
+            heads.flat_map(|(head, at)| reference::rotate(rotary, head, at)).map(|x| x as f32).collect()
+        };
+        Self { q: turn(&self.q, HEADS.num_q_heads), k: turn(&self.k, HEADS.num_kv_heads), v: self.v.clone() }
+    }
+
     /// Attention of one token over all tokens up to itself, in f64, of K and V as a cache in f16 keeps them.
     pub fn expected(&self, token: u32) -> Attended {
         let (mut k, mut v) = (self.k.clone(), self.v.clone());
@@ -75,6 +85,8 @@ pub struct Buffers {
     pub q: wgpu::Buffer,
     pub k: wgpu::Buffer,
     pub v: wgpu::Buffer,
+    /// As large as `q`, for queries after rotary embedding.
+    pub rotated: wgpu::Buffer,
     pub out: wgpu::Buffer,
 }
 
@@ -101,33 +113,50 @@ impl Buffers {
                 usage: wgpu::BufferUsages::STORAGE,
             })
         });
-        let out = device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: q.size(),
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
-            mapped_at_creation: false,
+        let [rotated, out] = [(); 2].map(|()| {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size: q.size(),
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: false,
+            })
         });
-        Self { q, k, v, out }
+        Self { q, k, v, rotated, out }
+    }
+
+    /// What an append without rotary embedding takes.
+    pub fn append(&self) -> AppendIo<'_> {
+        AppendIo::new(self.k.slice(..), self.v.slice(..))
+    }
+
+    /// What an attention takes after it.
+    pub fn attend(&self) -> AttentionIo<'_> {
+        AttentionIo::new(self.q.slice(..), self.out.slice(..))
     }
 
     /// Waits for the device and returns the outputs, `[tokens, num_q_heads, head_dim]`.
     pub fn read_out(&self, device: &wgpu::Device, queue: &wgpu::Queue) -> Result<Vec<f32>, Box<dyn Error>> {
-        let staging = device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: self.out.size(),
-            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        let mut encoder = device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(&self.out, 0, &staging, 0, staging.size());
-        let (sender, receiver) = std::sync::mpsc::channel();
-        encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, .., move |result| {
-            // The receiver lives until the device is done.
-            let _ = sender.send(result);
-        });
-        queue.submit([encoder.finish()]);
-        device.poll(wgpu::PollType::wait_indefinitely())?;
-        receiver.recv()??;
-        Ok(bytemuck::pod_collect_to_vec(&staging.get_mapped_range(..)?[..]))
+        read(device, queue, &self.out)
     }
+}
+
+/// Waits for the device and returns what a buffer holds.
+pub fn read(device: &wgpu::Device, queue: &wgpu::Queue, buffer: &wgpu::Buffer) -> Result<Vec<f32>, Box<dyn Error>> {
+    let staging = device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: buffer.size(),
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    });
+    let mut encoder = device.create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, staging.size());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, .., move |result| {
+        // The receiver lives until the device is done.
+        let _ = sender.send(result);
+    });
+    queue.submit([encoder.finish()]);
+    device.poll(wgpu::PollType::wait_indefinitely())?;
+    receiver.recv()??;
+    Ok(bytemuck::pod_collect_to_vec(&staging.get_mapped_range(..)?[..]))
 }

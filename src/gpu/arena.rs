@@ -1,16 +1,39 @@
 //! Buffers for the words of steps that are in flight.
 //!
-//! `Queue::write_buffer` takes effect before everything in the next submit, so two steps of one submit need two
-//! buffers. A step therefore *leases* an arena, and gets one that the device has finished with: it comes back when the
-//! command buffers it was recorded into have run, or were dropped, and the [`Step`](super::Step) is gone as well. After a
-//! few steps no new arena is made.
+//! The words of two steps may be read by dispatches of one submit, so two steps need two buffers. A step therefore
+//! *leases* an arena that the device has finished with: it comes back when the command buffers it was recorded into have
+//! run, or were dropped, and the [`Step`](super::Step) is gone as well. After a few steps no new arena is made.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::error::GpuError;
-use super::pipeline::{SharedLayouts, bind_group};
+use super::error::DeviceError;
+use super::make::{BindingKind, Maker};
 use super::profile::DeviceProfile;
-use super::scope::scoped;
+
+/// Layouts of bind groups 0 (the step) and 1 (a head shard's pools), shared by all kernels and layers.
+#[derive(Clone, Debug)]
+pub(super) struct SharedLayouts {
+    /// Step words and tables, read.
+    pub(super) step: wgpu::BindGroupLayout,
+    /// Step words, read; tables, written.
+    pub(super) step_update: wgpu::BindGroupLayout,
+    /// K and V, read.
+    pub(super) pools: wgpu::BindGroupLayout,
+    /// K and V, written.
+    pub(super) pools_append: wgpu::BindGroupLayout,
+}
+
+impl SharedLayouts {
+    pub(super) fn new(maker: &Maker) -> Result<Self, DeviceError> {
+        use BindingKind::{Read, Write};
+        Ok(Self {
+            step: maker.layout("paged.step", &[Read, Read])?,
+            step_update: maker.layout("paged.step_update", &[Read, Write])?,
+            pools: maker.layout("paged.pools", &[Read, Read])?,
+            pools_append: maker.layout("paged.pools_append", &[Write, Write])?,
+        })
+    }
+}
 
 /// One step's buffer, and the bind groups that read it.
 #[derive(Debug)]
@@ -36,12 +59,12 @@ impl ArenaPool {
     /// An arena of at least `bytes`.
     pub(super) fn lease(
         &self,
-        device: &wgpu::Device,
+        maker: &Maker,
         layouts: &SharedLayouts,
         tables: &wgpu::Buffer,
         profile: &DeviceProfile,
         bytes: u64,
-    ) -> Result<Lease, GpuError> {
+    ) -> Result<Lease, DeviceError> {
         let found = {
             let mut idle = self.lock();
             let at = idle.iter().position(|arena| arena.words.size() >= bytes);
@@ -51,7 +74,7 @@ impl ArenaPool {
         };
         let arena = match found {
             Some(arena) if arena.words.size() >= bytes => arena,
-            _ => Arena::new(device, layouts, tables, profile.roomy_bytes(bytes))?,
+            _ => Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?,
         };
         Ok(Lease { arena: Some(arena), pool: self.clone() })
     }
@@ -63,34 +86,18 @@ impl ArenaPool {
 }
 
 impl Arena {
-    fn new(
-        device: &wgpu::Device,
-        layouts: &SharedLayouts,
-        tables: &wgpu::Buffer,
-        bytes: u64,
-    ) -> Result<Self, GpuError> {
-        scoped(device, "a step's words", bytes, || {
-            let words = device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("paged.step_words"),
-                size: bytes,
-                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            });
-            let group = |label, layout, tables: &wgpu::Buffer| {
-                bind_group(
-                    device,
-                    label,
-                    layout,
-                    &[words.as_entire_buffer_binding(), tables.as_entire_buffer_binding()],
-                )
-            };
-            Self {
-                resident: group("paged.step", &layouts.step, tables),
-                inline: group("paged.step_inline", &layouts.step, &words),
-                update: group("paged.step_update", &layouts.step_update, tables),
-                words,
-                staging: Vec::new(),
-            }
+    fn new(maker: &Maker, layouts: &SharedLayouts, tables: &wgpu::Buffer, bytes: u64) -> Result<Self, DeviceError> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let words = maker.buffer("paged.step_words", usage, bytes)?;
+        let group = |label, layout, tables: &wgpu::Buffer| {
+            maker.bind_group(label, layout, &[words.as_entire_buffer_binding(), tables.as_entire_buffer_binding()])
+        };
+        Ok(Self {
+            resident: group("paged.step", &layouts.step, tables)?,
+            inline: group("paged.step_inline", &layouts.step, &words)?,
+            update: group("paged.step_update", &layouts.step_update, tables)?,
+            words,
+            staging: Vec::new(),
         })
     }
 }

@@ -1,44 +1,45 @@
-//! The cache on a device: pools of all layers, resident block tables, and the recording of a step.
+//! The cache on a device: pools of all layers and resident block tables.
 
 use std::sync::Arc;
 
-use super::arena::{Arena, ArenaPool, Lease};
-use super::binding::{element_bytes, grid};
-use super::error::GpuError;
-use super::pipeline::{BindingKind, SharedLayouts, bind_group, bind_group_layout, compile};
+use super::arena::{Arena, ArenaPool, Lease, SharedLayouts};
+use super::binding::element_bytes;
+use super::error::{ArgumentError, DeviceError, GpuError};
+use super::kernel::Kernel;
+use super::kernel::params::AppendParams;
+use super::kernel::shape::KvShape;
+use super::make::{LazyPipeline, Maker};
 use super::profile::DeviceProfile;
-use super::scope::{Liveness, scoped};
-use super::step::Step;
-use crate::gpu::kernel::params::AppendParams;
-use crate::gpu::kernel::shape::KvShape;
-use crate::gpu::kernel::{Kernel, UPDATE_LANES};
-use crate::gpu::ops::block_work::{BlockFill, BlockKernels};
+use super::value::{ClearValue, Identity};
 use crate::layout::{HeadShards, KvLayout};
 use crate::plan::{Schedule, StepPlan};
 
 /// K and V of all layers on a device, with the block tables of all sequences.
 ///
-/// It records into the caller's encoder and pass; it never submits, waits or reads back. Which block belongs to whom is
-/// decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), which keeps track of one cache's tables and
-/// must not be shared by two, or by an engine that hands over its own tables
-/// through [`StepPlan::plan_tables`].
+/// It records into the caller's encoder and pass; it never submits, waits or reads back. Which block belongs to which
+/// sequence is decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), or by an engine that hands over its
+/// own tables through [`StepPlan::plan_tables`].
+///
+/// One manager may drive several caches of one layout, such as the shards of tensor-parallel heads on several devices:
+/// each cache [begins](Self::begin_step) the same plan before the manager commits it, and each begins every step. A cache
+/// has one manager.
 #[derive(Debug)]
 pub struct KvCache {
     identity: Identity,
-    device: wgpu::Device,
+    pub(super) maker: Maker,
     layout: KvLayout,
     profile: DeviceProfile,
     pub(super) layouts: SharedLayouts,
     /// `[num_layers][head shards]`
     layers: Vec<Vec<HeadShard>>,
     tables: wgpu::Buffer,
-    pub(super) append_io: wgpu::BindGroupLayout,
-    pub(super) append: wgpu::ComputePipeline,
-    table_update: wgpu::ComputePipeline,
-    pub(super) block_kernels: BlockKernels,
-    block_fill: BlockFill,
+    pub(super) table_update: wgpu::ComputePipeline,
+    /// Compiled when they are first needed: a cache that shares nothing needs neither.
+    pub(super) copy: LazyPipeline,
+    /// By the value that is written.
+    pub(super) clear: [LazyPipeline; 2],
+    clear_value: ClearValue,
     arenas: ArenaPool,
-    pub(super) liveness: Liveness,
 }
 
 /// The KV heads of one layer that share a pair of bindings.
@@ -57,22 +58,12 @@ pub struct HeadShard {
     pub(super) append_params: wgpu::Buffer,
 }
 
-/// Tells caches apart, whatever their shape.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Identity(Arc<()>);
-
-impl PartialEq for Identity {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
 impl KvCache {
     /// Creates the pools on `device`, with the kernels' form chosen for it.
     ///
     /// # Errors
-    /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, [`GpuError::Limit`] if a buffer would
-    /// be too large, [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`].
+    /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, [`GpuError::Device`] if a buffer would
+    /// be too large, or the device is out of memory or lost.
     pub fn new(device: &wgpu::Device, layout: &KvLayout) -> Result<Self, GpuError> {
         Self::with_profile(device, layout, DeviceProfile::of(device))
     }
@@ -80,52 +71,35 @@ impl KvCache {
     /// Like [`new`](Self::new), with a profile of the caller's; for tests and for tuning.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`GpuError::Profile`] for a form that the device cannot run.
+    /// As [`new`](Self::new), and [`GpuError::Spec`] for a form that the device cannot run.
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
+        let maker = Maker::new(device)?;
         profile.check(device)?;
-        let liveness = Liveness::new(device)?;
         let head_shards = layout.head_shards(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
         let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
         let table_bytes = element_bytes("the block tables", table_words, &profile)?;
-        let layouts = scoped(device, "bind group layouts", 0, || SharedLayouts::new(device))?;
-        let append_io = scoped(device, "bind group layouts", 0, || {
-            bind_group_layout(device, "paged.append_io", &[BindingKind::Uniform, BindingKind::Read, BindingKind::Read])
-        })?;
-        let append = compile(
-            device,
-            &Kernel::KvAppend { kv: KvShape::of(layout) },
-            &[&layouts.step, &layouts.pools_append, &append_io],
-        )?;
-        let table_update = compile(device, &Kernel::TableUpdate, &[&layouts.step_update])?;
-        let tables = scoped(device, "the block tables", table_bytes, || {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("paged.tables"),
-                size: table_bytes,
-                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
-                mapped_at_creation: false,
-            })
-        })?;
+        let layouts = SharedLayouts::new(&maker)?;
+        let table_usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
         let layers = (0..layout.num_layers())
-            .map(|layer| new_layer(device, layout, &layouts, &head_shards, layer))
+            .map(|layer| new_layer(&maker, layout, &layouts, &head_shards, layer))
             .collect::<Result<_, _>>()?;
-        // Out of memory can also mean that the device went away.
-        liveness.check()?;
-        Ok(Self {
+        let cache = Self {
             identity: Identity::default(),
-            device: device.clone(),
             layout: layout.clone(),
             profile,
-            layouts,
             layers,
-            tables,
-            append_io,
-            append,
-            table_update,
-            block_kernels: BlockKernels::new(layout.num_blocks()),
-            block_fill: BlockFill::default(),
+            tables: maker.buffer("paged.tables", table_usage, table_bytes)?,
+            table_update: maker.pipeline(&Kernel::TableUpdate, &[&layouts.step_update])?,
+            copy: LazyPipeline::default(),
+            clear: Default::default(),
+            clear_value: ClearValue::default(),
             arenas: ArenaPool::default(),
-            liveness,
-        })
+            layouts,
+            maker,
+        };
+        // Out of memory can also mean that the device went away.
+        cache.maker.check()?;
+        Ok(cache)
     }
 
     pub(super) fn identity(&self) -> &Identity {
@@ -144,17 +118,17 @@ impl KvCache {
 
     /// The device that the cache was made on.
     pub fn device(&self) -> &wgpu::Device {
-        &self.device
+        self.maker.device()
     }
 
     /// What the blocks that a plan [clears](StepPlan::clears) are overwritten with.
-    pub fn block_fill(&self) -> BlockFill {
-        self.block_fill
+    pub fn clear_value(&self) -> ClearValue {
+        self.clear_value
     }
 
-    /// Sets [`block_fill`](Self::block_fill); zeros unless set.
-    pub fn set_block_fill(&mut self, fill: BlockFill) {
-        self.block_fill = fill;
+    /// Sets [`clear_value`](Self::clear_value); zeros unless set.
+    pub fn set_clear_value(&mut self, value: ClearValue) {
+        self.clear_value = value;
     }
 
     /// The pools of all layers.
@@ -165,10 +139,12 @@ impl KvCache {
     /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests.
     ///
     /// # Errors
-    /// [`GpuError::Layer`] if there is no such layer.
+    /// [`GpuError::Argument`] if there is no such layer.
     pub fn head_shards(&self, layer: u32) -> Result<&[HeadShard], GpuError> {
-        let missing = GpuError::Layer { layer, num_layers: self.layout.num_layers() };
-        self.layers.get(layer as usize).map(Vec::as_slice).ok_or(missing)
+        self.layers.get(layer as usize).map(Vec::as_slice).ok_or_else(|| {
+            let problem = format!("{layer} does not exist; the cache has {}", self.layout.num_layers());
+            ArgumentError::new("layer", problem).into()
+        })
     }
 
     /// How plans for this cache cut their work.
@@ -181,67 +157,19 @@ impl KvCache {
         StepPlan::new(self.schedule())
     }
 
-    /// Sends a plan to the device, once for all layers, and records what comes before the first append: changes of the
-    /// block tables, [clears](StepPlan::clears) and [copies](StepPlan::copies) of blocks in all layers.
-    ///
-    /// Record the step into `encoder`, or into encoders submitted after it. Steps must be submitted in the order in
-    /// which they were begun. The upload is as long as the batch, whatever the context. Kernels for clears and copies that
-    /// were not [warmed up](Self::warm_up) are compiled here.
-    ///
-    /// # Errors
-    /// [`GpuError::Foreign`] for a plan of another layout, [`GpuError::Schedule`] for one that was not made by
-    /// [`new_plan`](Self::new_plan), [`GpuError::Limit`] for one larger than a binding, [`GpuError::OutOfMemory`],
-    /// [`GpuError::DeviceLost`]. Nothing is recorded then.
-    pub fn begin_step(
-        &self,
-        queue: &wgpu::Queue,
-        encoder: &mut wgpu::CommandEncoder,
-        plan: &StepPlan,
-    ) -> Result<Step, GpuError> {
-        if !plan.fits(&self.layout) {
-            return Err(GpuError::Foreign { what: "plan" });
-        }
-        let (given, expected) = (plan.schedule(), self.schedule());
-        if given != expected {
-            return Err(GpuError::Schedule { given, expected });
-        }
-        let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, &self.profile)?;
-        let updates = grid(plan.updates().len() as u64, UPDATE_LANES, &self.profile)?;
-        let fills = self.fills(self.block_fill, plan.clears().len())?;
-        let copies = self.copies(plan.copies().len())?;
-        self.liveness.check()?;
-        let lease = self.send(queue, encoder, bytes, |words| plan.encode(words))?;
-        if let Some(arena) = lease.arena()
-            && (updates[0] > 0 || fills.is_some() || copies.is_some())
-        {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                label: Some("paged.begin_step"),
-                timestamp_writes: None,
-            });
-            if updates[0] > 0 {
-                pass.set_pipeline(&self.table_update);
-                pass.set_bind_group(0, &arena.update, &[]);
-                pass.dispatch_workgroups(updates[0], updates[1], updates[2]);
-            }
-            for work in [fills, copies].into_iter().flatten() {
-                work.record(&mut pass, arena);
-            }
-        }
-        Ok(Step::new(plan, lease, self.identity.clone()))
-    }
-
-    /// Sends the words of a step to an arena, which is kept until what `encoder` holds has run, or was dropped.
+    /// Records the upload of a step's words to an arena, which is kept until what `encoder` holds has run, or was dropped.
     pub(super) fn send(
         &self,
-        queue: &wgpu::Queue,
-        encoder: &wgpu::CommandEncoder,
+        encoder: &mut wgpu::CommandEncoder,
         bytes: u64,
         encode: impl FnOnce(&mut Vec<u32>),
-    ) -> Result<Arc<Lease>, GpuError> {
-        let mut lease = self.arenas.lease(&self.device, &self.layouts, &self.tables, &self.profile, bytes)?;
+    ) -> Result<Arc<Lease>, DeviceError> {
+        let mut lease = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes)?;
         if let Some(Arena { words, staging, .. }) = lease.arena_mut() {
             encode(staging);
-            queue.write_buffer(words, 0, bytemuck::cast_slice(staging));
+            let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+            let upload = self.maker.filled("paged.step_upload", usage, bytemuck::cast_slice(staging))?;
+            encoder.copy_buffer_to_buffer(&upload, 0, words, 0, upload.size());
         }
         let lease = Arc::new(lease);
         let in_flight = Arc::clone(&lease);
@@ -251,47 +179,34 @@ impl KvCache {
 }
 
 fn new_layer(
-    device: &wgpu::Device,
+    maker: &Maker,
     layout: &KvLayout,
     layouts: &SharedLayouts,
     head_shards: &HeadShards,
     layer: u32,
-) -> Result<Vec<HeadShard>, GpuError> {
-    let pool = |name: &str, bytes| {
-        scoped(device, "a pool of K or V", bytes, || {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some(&format!("paged.{name}[{layer}]")),
-                size: bytes,
-                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
+) -> Result<Vec<HeadShard>, DeviceError> {
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    let new_shard = |(first_head, num_heads)| {
+        let k = maker.buffer(&format!("paged.k[{layer}]"), usage, layout.k_shard_bytes(num_heads))?;
+        let v = maker.buffer(&format!("paged.v[{layer}]"), usage, layout.v_shard_bytes(num_heads))?;
+        let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
+        let params = AppendParams {
+            first_kv_head: first_head,
+            num_kv_heads: num_heads,
+            total_kv_heads: layout.num_kv_heads(),
+            padding: 0,
+        };
+        Ok(HeadShard {
+            first_head,
+            num_heads,
+            read: maker.bind_group("paged.pools", &layouts.pools, &pools)?,
+            write: maker.bind_group("paged.pools_append", &layouts.pools_append, &pools)?,
+            append_params: maker.uniform("paged.append_params", &params)?,
+            k,
+            v,
         })
     };
-    head_shards
-        .iter()
-        .map(|(first_head, num_heads)| {
-            let k = pool("k", layout.k_shard_bytes(num_heads))?;
-            let v = pool("v", layout.v_shard_bytes(num_heads))?;
-            scoped(device, "the bindings of a pool", 0, || {
-                let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
-                let params = AppendParams {
-                    first_kv_head: first_head,
-                    num_kv_heads: num_heads,
-                    total_kv_heads: layout.num_kv_heads(),
-                    padding: 0,
-                };
-                HeadShard {
-                    first_head,
-                    num_heads,
-                    read: bind_group(device, "paged.pools", &layouts.pools, &pools),
-                    write: bind_group(device, "paged.pools_append", &layouts.pools_append, &pools),
-                    append_params: uniform(device, "paged.append_params", &params),
-                    k: k.clone(),
-                    v: v.clone(),
-                }
-            })
-        })
-        .collect()
+    head_shards.iter().map(new_shard).collect()
 }
 
 /// The pools of some head shards, as arguments that are written.
@@ -300,30 +215,4 @@ pub(super) fn pool_buffers(head_shards: &[HeadShard]) -> Vec<(&'static str, &wgp
         .iter()
         .flat_map(|head_shard| [("the pool of K", &head_shard.k), ("the pool of V", &head_shard.v)])
         .collect()
-}
-
-/// A uniform buffer that never changes.
-pub(super) fn uniform<T: bytemuck::Pod>(device: &wgpu::Device, label: &str, value: &T) -> wgpu::Buffer {
-    filled_buffer(device, label, wgpu::BufferUsages::UNIFORM, bytemuck::bytes_of(value))
-}
-
-/// A buffer that never changes; `contents` are whole words.
-pub(super) fn filled_buffer(
-    device: &wgpu::Device,
-    label: &str,
-    usage: wgpu::BufferUsages,
-    contents: &[u8],
-) -> wgpu::Buffer {
-    let buffer = device.create_buffer(&wgpu::BufferDescriptor {
-        label: Some(label),
-        size: contents.len() as u64,
-        usage,
-        mapped_at_creation: true,
-    });
-    // A buffer that was not made has no range; the error scope around this knows why.
-    if let Ok(mut range) = buffer.get_mapped_range_mut(..) {
-        range.copy_from_slice(contents);
-    }
-    buffer.unmap();
-    buffer
 }

@@ -1,6 +1,7 @@
 //! What the kernels need to know of a device: the one place that chooses a kernel's form.
 
-use super::error::GpuError;
+use super::compat;
+use super::error::SpecError;
 use crate::gpu::kernel::attention_shape::AttentionShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
@@ -49,7 +50,7 @@ pub struct DeviceProfile {
 impl DeviceProfile {
     /// The profile of a device, from the features and limits it was *created* with.
     pub fn of(device: &wgpu::Device) -> Self {
-        Self::new(&device.adapter_info(), device.features(), &device.limits())
+        Self::new(&compat::adapter_info(device), device.features(), &device.limits())
     }
 
     /// The profile of a device with these features and limits.
@@ -79,32 +80,40 @@ impl DeviceProfile {
     }
 
     /// Refuses a form that the device cannot run.
-    pub(super) fn check(&self, device: &wgpu::Device) -> Result<(), GpuError> {
-        if !(1..=MAX_SPLIT_TOKENS).contains(&self.split_tokens) {
-            let limit = "it must be from 1 to 2^30";
-            return Err(GpuError::Profile { field: "split_tokens", value: self.split_tokens.to_string(), limit });
-        }
-        if !(1..=MAX_SPLIT_TOKENS).contains(&self.chunk_split_tokens) {
-            let (field, value) = ("chunk_split_tokens", self.chunk_split_tokens.to_string());
-            return Err(GpuError::Profile { field, value, limit: "it must be from 1 to 2^30" });
-        }
-        if !self.tile_tokens.is_power_of_two() || self.tile_tokens > MAX_TILE_TOKENS {
-            let limit = "it must be a power of two, up to 16";
-            return Err(GpuError::Profile { field: "tile_tokens", value: self.tile_tokens.to_string(), limit });
-        }
-        if !(1..=64).contains(&self.tile_rows) {
-            let limit = "it must be from 1 to 64";
-            return Err(GpuError::Profile { field: "tile_rows", value: self.tile_rows.to_string(), limit });
-        }
-        let wrong = |limit| GpuError::Profile { field: "lane_comm", value: self.lane_comm.to_string(), limit };
+    pub(super) fn check(&self, device: &wgpu::Device) -> Result<(), SpecError> {
+        let splits = 1..=MAX_SPLIT_TOKENS;
         let lanes = self.lane_comm.lanes();
-        let most = device.limits().max_compute_invocations_per_workgroup.min(256);
-        if !lanes.is_power_of_two() || !(4..=most).contains(&lanes) {
-            return Err(wrong("the lanes must be a power of two, from 4 to the invocations of a workgroup"));
+        let most_lanes = device.limits().max_compute_invocations_per_workgroup.min(256);
+        let own = lane_comm(&compat::adapter_info(device), device.features());
+        for (option, value, good, rule) in [
+            ("split_tokens", self.split_tokens, splits.contains(&self.split_tokens), "from 1 to 2^30"),
+            (
+                "chunk_split_tokens",
+                self.chunk_split_tokens,
+                splits.contains(&self.chunk_split_tokens),
+                "from 1 to 2^30",
+            ),
+            (
+                "tile_tokens",
+                self.tile_tokens,
+                self.tile_tokens.is_power_of_two() && self.tile_tokens <= MAX_TILE_TOKENS,
+                "a power of two, up to 16",
+            ),
+            ("tile_rows", self.tile_rows, (1..=64).contains(&self.tile_rows), "from 1 to 64"),
+            (
+                "lane_comm",
+                lanes,
+                lanes.is_power_of_two() && (4..=most_lanes).contains(&lanes),
+                "a power of two of lanes, from 4 to the invocations of a workgroup",
+            ),
+        ] {
+            if !good {
+                return Err(SpecError::new(option, format!("is {value} in the profile; it must be {rule}")));
+            }
         }
-        let own = lane_comm(&device.adapter_info(), device.features());
         if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && self.lane_comm != own {
-            return Err(wrong("the device has no subgroups of that one size"));
+            let problem = format!("is {} in the profile; this device runs {own}", self.lane_comm);
+            return Err(SpecError::new("lane_comm", problem));
         }
         Ok(())
     }

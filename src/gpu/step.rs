@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::arena::Lease;
-use super::cache::{Identity, KvCache};
-use super::error::GpuError;
+use super::error::ArgumentError;
+use super::value::Identity;
 use crate::plan::{StepPlan, TILE_CLASSES, TableSource};
 
 /// A step whose words are on their way to the device; serves all layers of the cache that began it.
@@ -87,12 +87,9 @@ impl Step {
     }
 
     /// Bind group 0, for the cache that began the step.
-    pub(super) fn bind_group(&self, cache: &KvCache) -> Result<&wgpu::BindGroup, GpuError> {
-        let external = GpuError::Foreign { what: "step" };
-        if self.cache != *cache.identity() {
-            return Err(external);
-        }
-        let arena = self.lease.arena().ok_or(external)?;
+    pub(super) fn bind_group(&self, cache: &Identity) -> Result<&wgpu::BindGroup, ArgumentError> {
+        let arena = self.lease.arena().filter(|_| self.cache == *cache);
+        let arena = arena.ok_or_else(|| ArgumentError::other_cache("step"))?;
         Ok(match self.source {
             TableSource::Resident => &arena.resident,
             TableSource::Inline => &arena.inline,

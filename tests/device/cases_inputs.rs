@@ -6,7 +6,7 @@ use crate::common::{
 };
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::{ConfigError, LayoutError, TableError};
-use wgpu_paged_attention::gpu::{AttentionSpec, DeviceProfile, GpuError, KvCache};
+use wgpu_paged_attention::gpu::{AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache};
 use wgpu_paged_attention::plan::{RawTables, Tables};
 use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec};
 use wgpu_paged_attention::wgpu;
@@ -155,7 +155,7 @@ fn a_pool_that_no_device_holds_is_an_error() {
     let profile = DeviceProfile { max_binding_bytes: 1 << 27, ..DeviceProfile::of(&gpu.device) };
     let error = KvCache::with_profile(&gpu.device, &tables.layout().unwrap(), profile).unwrap_err();
     assert!(
-        matches!(error, GpuError::Limit { needed, limit, .. } if needed == 1 << 32 && limit == 1 << 27),
+        matches!(error, GpuError::Device(DeviceError::Limit { needed, limit, .. }) if needed == 1 << 32 && limit == 1 << 27),
         "{error:?}"
     );
 }
@@ -168,14 +168,14 @@ fn a_lost_device_is_an_error() {
     let cache = KvCache::new(&gpu.device, &layout).unwrap();
     let plan = cache.new_plan();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    assert!(cache.begin_step(&gpu.queue, &mut encoder, &plan).is_ok());
+    assert!(cache.begin_step(&mut encoder, &plan).is_ok());
     drop(encoder);
     gpu.device.destroy();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let error = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap_err();
-    assert!(matches!(error, GpuError::DeviceLost), "{error:?}");
+    let error = cache.begin_step(&mut encoder, &plan).unwrap_err();
+    assert!(matches!(error, GpuError::Device(DeviceError::Lost)), "{error:?}");
     let error = KvCache::new(&gpu.device, &layout).unwrap_err();
-    assert!(matches!(error, GpuError::DeviceLost), "{error:?}");
+    assert!(matches!(error, GpuError::Device(DeviceError::Lost)), "{error:?}");
 }
 
 // I05, W04: every pipeline is made on a device of default limits, with nothing said in any error scope.

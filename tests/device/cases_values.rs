@@ -5,7 +5,7 @@ use crate::common;
 
 use crate::common::{assert_near, bits, gpu, mean_scene, profiles, run, with_splits};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
-use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, KvCache};
+use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, DeviceProfile, KvCache};
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec};
 
@@ -137,13 +137,14 @@ fn attend_over(gpu: &Gpu, profile: &DeviceProfile, format: KvDtype, lens: &[u32]
     let (k, v) = (gpu.storage("k", &vec![0.0_f32; v.len()]), gpu.storage("v", &v));
     let elements = positions().count() * 4 * 64;
     let (q, out) = (gpu.storage("q", &vec![1.0_f32; elements]), gpu.storage("out", &vec![123.0_f32; elements]));
+    let appender = cache.appender(AppendSpec::new()).unwrap();
     let attention = cache.attention(AttentionSpec::new(4)).unwrap();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+    let step = cache.begin_step(&mut encoder, &plan).unwrap();
     {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        cache.append(&mut pass, &step, 0, k.slice(..), v.slice(..)).unwrap();
-        let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+        cache.append(&mut pass, &appender, &step, 0, AppendIo::new(k.slice(..), v.slice(..))).unwrap();
+        let io = AttentionIo::new(q.slice(..), out.slice(..));
         cache.attend(&mut pass, &attention, &step, 0, io).unwrap();
     }
     gpu.submit(encoder);

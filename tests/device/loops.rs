@@ -3,7 +3,7 @@
 
 use crate::common::{gpu, profiles, run, with_splits};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{DeviceProfile, GpuError};
+use wgpu_paged_attention::gpu::{DeviceError, DeviceProfile, GpuError};
 use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict};
 use wgpu_paged_attention::wgpu;
 
@@ -81,7 +81,9 @@ fn longest_split(gpu: &Gpu, profile: &DeviceProfile, scenario: &Scenario) -> (u3
                 assert!(scenario.judge(&outcome).is_ok(), "{} in splits of {split_tokens}", profile.lane_comm);
                 longest = split_tokens;
             }
-            Err(Verdict::Gpu(error @ GpuError::LoopRounds { .. })) => return (longest, Some(error)),
+            Err(Verdict::Gpu(error @ GpuError::Device(DeviceError::LoopRounds { .. }))) => {
+                return (longest, Some(error));
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -103,8 +105,7 @@ fn splits_as_long_as_the_budget_allows_are_right_and_longer_ones_are_refused() {
             if limit < CAP || longest < 70_000 {
                 let refused = refused.expect("a split of all tokens takes more rounds");
                 let above = |rounds: u64| rounds > u64::from(limit);
-                let named =
-                    matches!(refused, GpuError::LoopRounds { rounds, limit: got } if above(rounds) && got == limit);
+                let named = matches!(refused, GpuError::Device(DeviceError::LoopRounds { rounds, limit: got }) if above(rounds) && got == limit);
                 assert!(named, "{refused:?}");
                 assert!(refused.to_string().contains("use smaller splits"), "{refused}");
             }
@@ -123,7 +124,7 @@ fn many_short_splits_of_a_long_row_are_within_the_budget_or_refused() {
         for (split_tokens, fits) in [(1, false), (64, true)] {
             match scenario.run(&gpu, &with_splits(&capped, split_tokens), None) {
                 Ok(outcome) => assert!(fits && scenario.judge(&outcome).is_ok(), "splits of {split_tokens}"),
-                Err(Verdict::Gpu(GpuError::LoopRounds { rounds, limit: CAP })) => {
+                Err(Verdict::Gpu(GpuError::Device(DeviceError::LoopRounds { rounds, limit: CAP }))) => {
                     assert!(!fits && rounds > CAP.into(), "splits of {split_tokens}: {rounds} rounds");
                 }
                 Err(error) => panic!("{error}"),

@@ -160,10 +160,10 @@ fn attend_part(gpu: &Gpu, cache: &KvCache, scenario: &Scenario, begin: usize, en
     let out = gpu.storage("out", &vec![9.0_f32; heads * spec.v_dim() as usize]);
     let lse = gpu.storage("lse", &vec![9.0_f32; heads]);
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+    let step = cache.begin_step(&mut encoder, &plan).unwrap();
     {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: Some(lse.slice(..)) };
+        let io = AttentionIo::new(q.slice(..), out.slice(..)).with_lse(lse.slice(..));
         cache.attend(&mut pass, &attention, &step, 0, io).unwrap();
     }
     gpu.submit(encoder);

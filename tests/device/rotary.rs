@@ -10,8 +10,8 @@ use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::formats::{decode_row, encode_row};
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, AttentionIo, AttentionSpec, DeviceProfile, Dialect, GpuError, IoFormat, Kernel,
-    KvCache, KvShape, QueryRotation, ROTATE_LANES, RotaryShape, RotarySpec, RotaryStyle, params::RotateParams,
+    AppendIo, AppendSpec, Appender, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, Dialect, GpuError,
+    IoFormat, Kernel, KvCache, KvShape, ROTATE_LANES, RotaryShape, RotarySpec, RotaryStyle, params::RotateParams,
 };
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, StepPlan, Tables};
@@ -72,6 +72,11 @@ impl Case {
         plan
     }
 
+    /// The append that rotates the queries of this case.
+    fn append(&self, rotary: RotarySpec) -> AppendSpec {
+        AppendSpec::for_attention(&AttentionSpec::new(self.q_heads)).with_rotary(rotary)
+    }
+
     /// K, V and queries, as the caller has them before they are put into f16.
     fn rows(&self, seed: u64) -> [Vec<f32>; 3] {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -103,17 +108,46 @@ fn given(io_format: IoFormat, values: &[f32]) -> Vec<f32> {
     }
 }
 
-/// Appends with an appender and returns the queries.
-fn append_with(gpu: &Gpu, cache: &KvCache, with: &Appender, plan: &StepPlan, [k, v, q]: &[Vec<f32>; 3]) -> Vec<f32> {
-    let io_format = with.spec().io_format;
+/// Appends rows of a type with an appender that rotates, or does not, and returns the queries.
+fn append(
+    gpu: &Gpu,
+    cache: &KvCache,
+    (with, io_format, rotates): (&Appender, IoFormat, bool),
+    plan: &StepPlan,
+    [k, v, q]: &[Vec<f32>; 3],
+) -> Vec<f32> {
     let [k, v, q, rotated] = [k, v, q, &vec![9.0; q.len()]].map(|values| upload(gpu, io_format, values));
-    let queries = with.spec().rotary.is_some().then(|| QueryRotation { q: q.slice(..), rotated: rotated.slice(..) });
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(&gpu.queue, &mut encoder, plan).unwrap();
-    let io = AppendIo { k: k.slice(..), v: v.slice(..), queries };
-    cache.append_with(&mut encoder.begin_compute_pass(&Default::default()), with, &step, 0, io).unwrap();
+    let step = cache.begin_step(&mut encoder, plan).unwrap();
+    let io = AppendIo::new(k.slice(..), v.slice(..));
+    let io = if rotates { io.with_queries(q.slice(..), rotated.slice(..)) } else { io };
+    cache.append(&mut encoder.begin_compute_pass(&Default::default()), with, &step, 0, io).unwrap();
     gpu.submit(encoder);
-    download(gpu, io_format, if queries.is_some() { &rotated } else { &q })
+    download(gpu, io_format, if rotates { &rotated } else { &q })
+}
+
+/// A rotation, as the oracle reads it and as the device is told.
+#[derive(Clone, Debug)]
+struct Turn {
+    style: RotaryStyle,
+    dims: u32,
+    base: f32,
+    offset: i32,
+    inv_freq: Option<Vec<f64>>,
+}
+
+impl Turn {
+    fn new(style: RotaryStyle, dims: u32) -> Self {
+        Self { style, dims, base: 10_000.0, offset: 0, inv_freq: None }
+    }
+
+    fn spec(&self) -> RotarySpec {
+        let spec = match &self.inv_freq {
+            Some(inv_freq) => RotarySpec::from_inv_freq(self.style, inv_freq.clone()),
+            None => RotarySpec::new(self.style, self.dims).with_base(self.base),
+        };
+        spec.with_offset(self.offset)
+    }
 }
 
 /// The oracle's rotation of rows of all heads, token after token.
@@ -140,13 +174,13 @@ fn tolerance(format: KvDtype) -> f64 {
 }
 
 /// Runs a case and compares pools and queries with the oracle; `told` is what the device is told.
-fn run(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &RotarySpec, told: &RotarySpec) -> Result<(), String> {
+fn run(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &Turn, told: &Turn) -> Result<(), String> {
     let (layout, rows) = (case.layout(), case.rows(3));
     let cache = KvCache::new(&gpu.device, &layout).unwrap();
     fill_pools(gpu, &cache, BLANK);
-    let with = cache.appender(AppendSpec::new().with_io_format(io_format).with_rotary(told.clone())).unwrap();
+    let with = cache.appender(case.append(told.spec()).with_io_format(io_format)).unwrap();
     let plan = case.plan(&cache);
-    let queries = append_with(gpu, &cache, &with, &plan, &rows);
+    let queries = append(gpu, &cache, (&with, io_format, true), &plan, &rows);
 
     let inv_freq = spec.inv_freq.clone();
     let inv_freq = inv_freq.unwrap_or_else(|| inverse_frequencies(spec.base.into(), spec.dims as usize));
@@ -186,7 +220,7 @@ fn run(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &RotarySpec, told: &Ro
 }
 
 #[track_caller]
-fn check(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &RotarySpec) {
+fn check(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &Turn) {
     if let Err(error) = run(gpu, case, io_format, spec, spec) {
         panic!("{} of {:?}, {io_format:?}, {spec:?}: {error}", case.format, case.dims);
     }
@@ -199,8 +233,8 @@ fn k_and_queries_are_turned_as_the_oracle_turns_them_in_every_format() {
         for (style, io_format) in STYLES.into_iter().flat_map(|style| IO_FORMATS.map(|io_format| (style, io_format))) {
             let offset = if style == RotaryStyle::HalfSplit { 5 } else { -3 };
             // All of a head, and a part of it that ends within a unit of every format.
-            check(&gpu, &Case::new(format, 16, 8), io_format, &RotarySpec::new(4, style, 16).with_offset(offset));
-            check(&gpu, &Case::new(format, 42, 6), io_format, &RotarySpec::new(4, style, 10).with_base(500.0));
+            check(&gpu, &Case::new(format, 16, 8), io_format, &Turn { offset, ..Turn::new(style, 16) });
+            check(&gpu, &Case::new(format, 42, 6), io_format, &Turn { base: 500.0, ..Turn::new(style, 10) });
         }
     }
 }
@@ -209,7 +243,7 @@ fn k_and_queries_are_turned_as_the_oracle_turns_them_in_every_format() {
 fn rotation_keeps_the_default_limits_and_needs_no_feature() {
     let case = Case::new(KvDtype::Int4, 64, 64);
     for gpu in [gpu_default_limits(), gpu_featureless()].into_iter().flatten() {
-        check(&gpu, &case, IoFormat::F16, &RotarySpec::new(4, RotaryStyle::HalfSplit, 64));
+        check(&gpu, &case, IoFormat::F16, &Turn::new(RotaryStyle::HalfSplit, 64));
     }
 }
 
@@ -217,13 +251,13 @@ fn rotation_keeps_the_default_limits_and_needs_no_feature() {
 fn wrong_rotations_are_noticed() {
     let Some(gpu) = gpu() else { return };
     let case = Case::new(KvDtype::F32, 16, 8);
-    let right = RotarySpec::new(4, RotaryStyle::HalfSplit, 8);
+    let right = Turn::new(RotaryStyle::HalfSplit, 8);
     assert_eq!(run(&gpu, &case, IoFormat::F32, &right, &right), Ok(()));
     let wrong = [
-        right.clone().with_offset(1),
-        RotarySpec { style: RotaryStyle::Interleaved, ..right.clone() },
-        RotarySpec { dims: 10, ..right.clone() },
-        right.clone().with_base(10_100.0),
+        Turn { offset: 1, ..right.clone() },
+        Turn { style: RotaryStyle::Interleaved, ..right.clone() },
+        Turn { dims: 10, ..right.clone() },
+        Turn { base: 10_100.0, ..right.clone() },
     ];
     for told in wrong {
         assert!(run(&gpu, &case, IoFormat::F32, &right, &told).is_err(), "nothing was noticed of {told:?}");
@@ -237,11 +271,11 @@ fn far_positions_are_as_exact_as_near_ones() {
     let case = Case { lens: vec![100_000, 0, 65_537, 3], ..Case::new(KvDtype::F32, 8, 8) };
     let layout = || case.config().with_max_seq_len(100_000).with_num_blocks(25_000).layout().unwrap();
     let cache = KvCache::new(&gpu.device, &layout()).unwrap();
-    let spec = RotarySpec::new(4, RotaryStyle::HalfSplit, 8).with_offset(900_000);
-    let with = cache.appender(AppendSpec::new().with_rotary(spec.clone())).unwrap();
+    let spec = RotarySpec::new(RotaryStyle::HalfSplit, 8).with_offset(900_000);
+    let with = cache.appender(case.append(spec)).unwrap();
     let (plan, rows) = (case.plan(&cache), case.rows(5));
     assert_eq!(plan.positions(), [99_998, 99_999, -1, 65_536, 2]);
-    let got = append_with(&gpu, &cache, &with, &plan, &rows);
+    let got = append(&gpu, &cache, (&with, IoFormat::F32, true), &plan, &rows);
     let inv_freq = inverse_frequencies(10_000.0, 8);
     let rotary = Rotary { interleaved: false, inv_freq: &inv_freq, offset: 900_000 };
     compare(&got, &oracle(&rotary, &rows[2], 8, plan.positions()), 6e-7, 0.0).unwrap();
@@ -254,13 +288,13 @@ fn given_frequencies_take_the_place_of_the_base() {
     let Some(gpu) = gpu() else { return };
     let case = Case::new(KvDtype::F32, 8, 8);
     // Quarter turns: (x, y) becomes (y, −x) after three of them, and (x, y) again after four.
-    let spec = RotarySpec::from_inv_freq(4, RotaryStyle::Interleaved, [std::f64::consts::FRAC_PI_2, 0.0]);
-    assert_eq!(spec.dims, 4);
-    check(&gpu, &case, IoFormat::F32, &spec);
+    let inv_freq = vec![std::f64::consts::FRAC_PI_2, 0.0];
+    let turn = Turn { inv_freq: Some(inv_freq), ..Turn::new(RotaryStyle::Interleaved, 4) };
+    check(&gpu, &case, IoFormat::F32, &turn);
     let cache = KvCache::new(&gpu.device, &case.layout()).unwrap();
-    let with = cache.appender(AppendSpec::new().with_rotary(spec)).unwrap();
+    let with = cache.appender(case.append(turn.spec())).unwrap();
     let rows = case.rows(1);
-    let got = append_with(&gpu, &cache, &with, &case.plan(&cache), &rows);
+    let got = append(&gpu, &cache, (&with, IoFormat::F32, true), &case.plan(&cache), &rows);
     // Positions 39 and 40.
     let (got, q) = (got.chunks(32).take(2), rows[2].chunks(32));
     for ((got, q), three) in got.zip(q).zip([true, false]) {
@@ -285,7 +319,7 @@ fn rows_that_are_not_turned_are_stored_to_the_bit() {
             let cache = KvCache::new(&gpu.device, &layout).unwrap();
             fill_pools(&gpu, &cache, BLANK);
             let with = cache.appender(AppendSpec::new().with_io_format(io_format)).unwrap();
-            append_with(&gpu, &cache, &with, &case.plan(&cache), &rows);
+            append(&gpu, &cache, (&with, io_format, false), &case.plan(&cache), &rows);
             let [k, v, _] = rows.each_ref().map(|rows| given(io_format, rows));
             let got = pool_words(&gpu, &cache);
             assert!(got == pool_model(&layout, &case.slots, &k, &v, BLANK), "{format} from {io_format:?}");
@@ -302,10 +336,11 @@ fn attend_from(gpu: &Gpu, style: RotaryStyle, first: u32, offset: i32) -> Vec<f3
     let layout = config.with_max_seq_len(256).layout().unwrap();
     let cache = KvCache::new(&gpu.device, &layout).unwrap();
     fill_pools(gpu, &cache, u32::MAX);
-    let rotary = RotarySpec::new(2, style, 12).with_base(100.0).with_offset(offset);
-    let with = cache.appender(AppendSpec::new().with_rotary(rotary)).unwrap();
+    let rotary = RotarySpec::new(style, 12).with_base(100.0).with_offset(offset);
+    let spec = AttentionSpec::new(2).with_window(21);
+    let with = cache.appender(AppendSpec::for_attention(&spec).with_rotary(rotary)).unwrap();
     // A window that ends where the data begins: what stands before it was never written.
-    let attention = cache.attention(AttentionSpec::new(2).with_window(21)).unwrap();
+    let attention = cache.attention(spec).unwrap();
     let mut rng = StdRng::seed_from_u64(4);
     let mut rows = |len| -> Vec<f32> { (0..len).map(|_| rng.random_range(-2.0..2.0)).collect() };
     let (k, v, q) = (rows(21 * 16), rows(21 * 16), rows(21 * 32));
@@ -318,12 +353,12 @@ fn attend_from(gpu: &Gpu, style: RotaryStyle, first: u32, offset: i32) -> Vec<f3
     let raw = RawTables { tables, cu_seqlens_q: Some(&[0, 21]), append: Append::FromTables };
     plan.plan_tables(&layout, &raw).unwrap();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+    let step = cache.begin_step(&mut encoder, &plan).unwrap();
     {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        let queries = Some(QueryRotation { q: q.slice(..), rotated: rotated.slice(..) });
-        cache.append_with(&mut pass, &with, &step, 0, AppendIo { k: k.slice(..), v: v.slice(..), queries }).unwrap();
-        let io = AttentionIo { q: rotated.slice(..), out: out.slice(..), lse: None };
+        let io = AppendIo::new(k.slice(..), v.slice(..)).with_queries(q.slice(..), rotated.slice(..));
+        cache.append(&mut pass, &with, &step, 0, io).unwrap();
+        let io = AttentionIo::new(rotated.slice(..), out.slice(..));
         cache.attend(&mut pass, &attention, &step, 0, io).unwrap();
     }
     gpu.submit(encoder);
@@ -355,28 +390,32 @@ fn a_spec_that_contradicts_itself_or_the_cache_is_refused() {
         KvCache::new(&gpu.device, &layout).unwrap()
     };
     let even = cache(16, 8);
-    let rotary = |dims| RotarySpec::new(4, RotaryStyle::HalfSplit, dims);
-    let freq = |inv_freq: &[f64]| RotarySpec::from_inv_freq(4, RotaryStyle::Interleaved, inv_freq);
+    let rotary = |dims| RotarySpec::new(RotaryStyle::HalfSplit, dims);
+    let freq = |inv_freq: &[f64]| RotarySpec::from_inv_freq(RotaryStyle::Interleaved, inv_freq);
     let cases = [
-        ("3 dimensions are to be rotated; it must be an even number from 2 to head_dim, which is 16", rotary(3)),
-        ("0 dimensions", rotary(0)),
-        ("18 dimensions", rotary(18)),
-        ("num_q_heads is 3", RotarySpec { num_q_heads: 3, ..rotary(8) }),
+        ("rotary dims is 3; it must be an even number from 2 to head_dim, which is 16", rotary(3)),
+        ("rotary dims is 0", rotary(0)),
+        ("rotary dims is 18", rotary(18)),
         ("rotary base is 0", rotary(8).with_base(0.0)),
         ("rotary base is NaN", rotary(8).with_base(f32::NAN)),
-        ("0 dimensions", freq(&[])),
+        ("rotary dims is 0", freq(&[])),
         ("inv_freq[1] is inf", freq(&[1.0, f64::INFINITY])),
         ("inv_freq[0] is 1", freq(&[1e300])),
-        ("inv_freq has 1 elements, but 4 rotary dimensions form 2 pairs", RotarySpec { dims: 4, ..freq(&[1.0]) }),
     ];
     for (words, rotary) in cases {
         let said = even.appender(AppendSpec::new().with_rotary(rotary)).unwrap_err().to_string();
         assert!(said.contains(words), "`{said}` does not say `{words}`");
     }
+    let three = AppendSpec::for_attention(&AttentionSpec::new(3)).with_rotary(rotary(8));
+    let said = even.appender(three).unwrap_err().to_string();
+    assert!(said.starts_with("num_q_heads is 3, not a positive multiple of the 2 KV heads"), "{said}");
     for (name, cache) in [("head_dim", cache(7, 8)), ("v_head_dim", cache(8, 7))] {
         assert!(cache.appender(AppendSpec::new()).is_ok());
         let error = cache.appender(AppendSpec::new().with_io_format(IoFormat::F16)).unwrap_err();
-        assert!(matches!(error, GpuError::OddHead { name: got, dim: 7 } if got == name), "{error:?}");
+        assert!(
+            matches!(&error, GpuError::Spec(spec) if spec.option == name && spec.problem.starts_with("is 7;")),
+            "{error:?}"
+        );
     }
     // 64 positions of 16 words are one too many for the binding.
     let mut profile = DeviceProfile::of(&gpu.device);
@@ -384,7 +423,7 @@ fn a_spec_that_contradicts_itself_or_the_cache_is_refused() {
     let layout = Case::new(KvDtype::F16, 16, 16).config().with_max_sequences(1).with_num_blocks(4);
     let small = KvCache::with_profile(&gpu.device, &layout.layout().unwrap(), profile).unwrap();
     let error = small.appender(AppendSpec::new().with_rotary(rotary(16))).unwrap_err();
-    assert!(matches!(error, GpuError::Limit { needed: 4096, limit: 4095, .. }), "{error:?}");
+    assert!(matches!(error, GpuError::Device(DeviceError::Limit { needed: 4096, limit: 4095, .. })), "{error:?}");
     assert!(small.appender(AppendSpec::new().with_rotary(rotary(14))).is_ok());
 }
 
@@ -395,31 +434,34 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
     let cache = KvCache::new(&gpu.device, &case.layout()).unwrap();
     fill_pools(&gpu, &cache, BLANK);
     let spec = AppendSpec::new().with_io_format(IoFormat::F16);
-    let rotating = spec.clone().with_rotary(RotarySpec::new(4, RotaryStyle::HalfSplit, 16));
+    let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 16);
+    let rotating = case.append(rotary.clone()).with_io_format(IoFormat::F16);
+    let keys_only = cache.appender(spec.clone().with_rotary(rotary)).unwrap();
     let (plain, with) = (cache.appender(spec).unwrap(), cache.appender(rotating.clone()).unwrap());
     let other = KvCache::new(&gpu.device, &case.layout()).unwrap().appender(rotating).unwrap();
     // 5 tokens: 2 heads of K of 16 and of V of 8, 4 heads of q, in f16.
     let [k, v, q, rotated] = [320, 160, 640, 640].map(|bytes: usize| gpu.storage("rows", &vec![0_u8; bytes]));
     let pool = &cache.head_shards(0).unwrap()[0].k;
-    let good = QueryRotation { q: q.slice(..), rotated: rotated.slice(..) };
-    let io = AppendIo { k: k.slice(..), v: v.slice(..), queries: Some(good) };
-    let queries = |queries| AppendIo { queries: Some(queries), ..io };
+    let rows = |k_bytes: u64, v_bytes: u64| AppendIo::new(k.slice(..k_bytes), v.slice(..v_bytes));
+    let io = rows(320, 160).with_queries(q.slice(..), rotated.slice(..));
+    let queries = |q, rotated| rows(320, 160).with_queries(q, rotated);
     let cases = [
-        ("made without rotary", &plain, 0, io),
-        ("the appender was made for another cache", &other, 0, io),
+        ("queries were given, but the append rotates nothing", &plain, 0, io),
+        ("queries were given, but the spec names no query heads", &keys_only, 0, io),
+        ("appender was made for another cache", &other, 0, io),
         ("layer 1 does not exist", &with, 1, io),
-        ("k has 316 bytes, but 320 are needed", &with, 0, AppendIo { k: k.slice(..316), ..io }),
-        ("v has 156 bytes, but 160 are needed", &plain, 0, AppendIo { v: v.slice(..156), queries: None, ..io }),
-        ("q has 320 bytes, but 640 are needed", &with, 0, queries(QueryRotation { q: k.slice(..), ..good })),
-        ("rotated has 636 bytes", &with, 0, queries(QueryRotation { rotated: rotated.slice(..636), ..good })),
-        ("q and rotated share a buffer", &with, 0, queries(QueryRotation { rotated: q.slice(..), ..good })),
-        ("rotated share a buffer", &with, 0, queries(QueryRotation { rotated: pool.slice(..), ..good })),
-        ("k and the pool of K share a buffer", &with, 0, AppendIo { k: pool.slice(..), ..io }),
+        ("k has 316 bytes, but 320 are needed", &with, 0, rows(316, 160)),
+        ("v has 156 bytes, but 160 are needed", &plain, 0, rows(320, 156)),
+        ("q has 320 bytes, but 640 are needed", &with, 0, queries(k.slice(..), rotated.slice(..))),
+        ("rotated has 636 bytes", &with, 0, queries(q.slice(..), rotated.slice(..636))),
+        ("q and rotated share a buffer", &with, 0, queries(q.slice(..), q.slice(..))),
+        ("rotated share a buffer", &with, 0, queries(q.slice(..), pool.slice(..))),
+        ("k and the pool of K share a buffer", &with, 0, AppendIo::new(pool.slice(..), v.slice(..))),
     ];
     let record = |with: &Appender, layer, io| {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let step = cache.begin_step(&gpu.queue, &mut encoder, &case.plan(&cache)).unwrap();
-        let recorded = cache.append_with(&mut encoder.begin_compute_pass(&Default::default()), with, &step, layer, io);
+        let step = cache.begin_step(&mut encoder, &case.plan(&cache)).unwrap();
+        let recorded = cache.append(&mut encoder.begin_compute_pass(&Default::default()), with, &step, layer, io);
         gpu.submit(encoder);
         recorded
     };
@@ -430,7 +472,7 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
     assert!(pool_words(&gpu, &cache).iter().all(|&word| word == BLANK));
     // Rotated K without queries is fine, and so is a fused buffer of rows.
     let fused = gpu.storage("qkv", &[0_u8; 512 + 256 + 640]);
-    let io = AppendIo { k: fused.slice(..), v: fused.slice(512..), queries: None };
+    let io = AppendIo::new(fused.slice(..), fused.slice(512..));
     record(&with, 0, io).unwrap();
     let mut zeros = vec![0; 8];
     encode_row(KvDtype::F16, &[0.0; 16], &mut zeros).unwrap();

@@ -221,7 +221,7 @@ fn empty_requests_take_no_block_and_stale_handles_are_refused() {
         rig.reserve(&[(a, 0)]);
         assert_eq!((rig.plan.num_rows(), rig.plan.num_tokens(), rig.plan.updates().len()), (0, 0, 0));
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let step = rig.cache.begin_step(&gpu.queue, &mut encoder, &rig.plan).unwrap();
+        let step = rig.cache.begin_step(&mut encoder, &rig.plan).unwrap();
         assert_eq!((step.num_rows(), step.num_tokens()), (0, 0));
         gpu.submit(encoder);
         rig.manager.commit(&mut rig.plan).unwrap();

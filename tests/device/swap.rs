@@ -4,7 +4,7 @@ use crate::common::story::{Story, Teller, config, cut_by_heads, narrow, words};
 use crate::common::{gpu, pool_words};
 use wgpu_paged_attention::blocks::{ManagerOptions, SequenceRecord};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{BlockFill, GpuError, KvCache, SwapInError, SwapOut};
+use wgpu_paged_attention::gpu::{ClearValue, DeviceError, GpuError, KvCache, SwapInError, SwapOut};
 use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
 use wgpu_paged_attention::testkit::Gpu;
 
@@ -51,7 +51,7 @@ fn sequences_come_back_bit_for_bit_and_share_what_they_shared() {
         assert_eq!(teller.used(), 3, "the third story keeps its blocks");
         let free =
             blocks.iter().copied().filter(|&block| !teller.manager.block_table(stays.seq).unwrap().contains(&block));
-        teller.fill(&free.collect::<Vec<_>>(), BlockFill::Poison);
+        teller.fill(&free.collect::<Vec<_>>(), ClearValue::Poison);
         let other = teller.alone(&words(100));
         let host = out.read().unwrap();
         assert_eq!(host.ids(), blocks);
@@ -148,7 +148,7 @@ fn a_swap_says_when_it_is_there() {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let out: SwapOut = cache.swap_out(&mut encoder, &[3, 1]).unwrap();
     assert!(!out.is_ready());
-    assert!(matches!(out.read(), Err(GpuError::Pending)));
+    assert!(matches!(out.read(), Err(DeviceError::Pending)));
     gpu.submit(encoder);
     assert!(out.is_ready());
     assert_eq!((out.ids(), out.read().unwrap().ids()), (&[1, 3][..], &[1, 3][..]));
@@ -157,7 +157,7 @@ fn a_swap_says_when_it_is_there() {
     let dropped = cache.swap_out(&mut encoder, &[0]).unwrap();
     drop(encoder);
     assert!(dropped.is_ready());
-    assert!(matches!(dropped.read(), Err(GpuError::NotSubmitted)));
+    assert!(matches!(dropped.read(), Err(DeviceError::NotSubmitted)));
 
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let none = cache.swap_out(&mut encoder, &[]).unwrap();
@@ -177,14 +177,14 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     let cache = &teller.cache;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let error = cache.swap_out(&mut encoder, &[1, 8]).unwrap_err();
-    assert!(matches!(error, GpuError::NoSuchBlock { index: 1, block: 8, num_blocks: 8, .. }), "{error}");
+    assert!(error.to_string().contains("[1] is block 8, but there are 8"), "{error}");
     let mut refused = |pairs: &[(u32, u32)]| cache.swap_in(&mut encoder, &host, pairs).unwrap_err();
     let error = refused(&[(held, 8)]);
-    assert!(matches!(error, GpuError::NoSuchBlock { index: 0, block: 8, .. }), "{error}");
+    assert!(error.to_string().contains("[0] is block 8, but there are 8"), "{error}");
     let error = refused(&[(held, 4), (77, 5)]);
-    assert!(matches!(error, GpuError::NotHeld { index: 1, block: 77 }), "{error}");
+    assert!(error.to_string().contains("[1] asks for what block 77 held"), "{error}");
     let error = refused(&[(held, 4), (host.ids()[1], 4)]);
-    assert!(matches!(error, GpuError::CopyOrder { index: 1, block: 4 }), "{error}");
+    assert!(error.to_string().contains("[1] writes block 4"), "{error}");
     for (field, config) in [
         ("kv_dtype", config.clone().with_kv_dtype(KvDtype::Bf16)),
         ("v_head_dim", config.clone().with_v_head_dim(16)),
@@ -192,7 +192,7 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     ] {
         let other = KvCache::new(&gpu.device, &config.layout().unwrap()).unwrap();
         let error = other.swap_in(&mut encoder, &host, &[(held, 0)]).unwrap_err();
-        assert!(matches!(error, GpuError::BlockShape { field: named, .. } if named == field), "{error}");
+        assert!(error.to_string().contains(&format!("blocks of {field} ")), "{error}");
     }
 
     // With a manager: too few blocks, a block that was not swapped out, a manager of another cache.
@@ -201,10 +201,10 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again, &host).unwrap_err();
     assert!(matches!(error, SwapInError::Manager(_)), "{error}");
     let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again[1..], &host).unwrap_err();
-    assert!(matches!(error, SwapInError::Gpu(GpuError::NotHeld { .. })), "{error}");
+    assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(_))), "{error}");
     let other = KvCache::new(&gpu.device, &config.with_num_blocks(9).layout().unwrap()).unwrap();
     let error = other.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &host).unwrap_err();
-    assert!(matches!(error, SwapInError::Gpu(GpuError::Foreign { what: "manager" })), "{error}");
+    assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(ref error)) if error.name == "manager"), "{error}");
     gpu.submit(encoder);
     assert_eq!((teller.manager.num_free_blocks(), teller.manager.num_sequences()), (free, 1));
     teller.manager.check_invariants().unwrap();

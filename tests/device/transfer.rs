@@ -43,6 +43,7 @@ impl Side {
         let row = match self.layout.order {
             ExternalOrder::TokenMajor => (block * self.block_size + within) * self.heads + head,
             ExternalOrder::HeadMajor => (block * self.heads + head) * self.block_size + within,
+            other => panic!("an order without an address: {other:?}"),
         };
         row * self.dim + d
     }
@@ -52,6 +53,7 @@ impl Side {
             ExternalElement::F32 => return self.words[at] = x.to_bits(),
             ExternalElement::F16 => f16::from_f32(x).to_bits(),
             ExternalElement::Bf16 => bf16::from_f32(x).to_bits(),
+            other => panic!("an element without bits: {other:?}"),
         };
         let (word, shift) = (&mut self.words[at / 2], 16 * (at % 2));
         *word = *word & !(0xffff << shift) | u32::from(half) << shift;
@@ -63,6 +65,7 @@ impl Side {
             ExternalElement::F32 => f32::from_bits(self.words[at]),
             ExternalElement::F16 => f16::from_bits(half(at)).to_f32(),
             ExternalElement::Bf16 => bf16::from_bits(half(at)).to_f32(),
+            other => panic!("an element without bits: {other:?}"),
         }
     }
 
@@ -344,7 +347,7 @@ fn a_transfer_that_cannot_be_right_is_refused_and_leaves_no_trace() {
         ("k would take", &with, 0, ExternalPool { num_blocks: u32::MAX, ..good }, one.clone()),
         ("v starts at byte 4", &with, 0, ExternalPool { v: v.slice(4..), ..good }, one.clone()),
         ("layer 1 does not exist", &with, 1, good, one.clone()),
-        ("the transfer was made for another cache", &other, 0, good, one.clone()),
+        ("transfer was made for another cache", &other, 0, good, one.clone()),
         ("share a buffer", &with, 0, ExternalPool { num_blocks: 1, k: own.slice(..), ..good }, one.clone()),
     ];
     for (words, with, layer, pool, list) in cases {
@@ -358,7 +361,7 @@ fn a_transfer_that_cannot_be_right_is_refused_and_leaves_no_trace() {
     let uniform = buffer(Usage::UNIFORM);
     let pool = ExternalPool { k: uniform.slice(..), ..good };
     let error = transfer(&gpu, |pass| cache.export_pool(pass, &with, 0, pool, &one)).unwrap_err();
-    assert!(matches!(error, GpuError::Usage { argument: "k", needed: Usage::STORAGE }), "{error:?}");
+    assert!(error.to_string().starts_with("k lacks the usage BufferUsages(STORAGE)"), "{error}");
 
     assert!(pool_words(&gpu, &cache).iter().all(|&word| word == BLANK));
     for theirs in [&k, &v] {

@@ -5,7 +5,9 @@ use crate::common::rig::{Rig, StepIo, Talk};
 use crate::common::{gpu, pool_words, with_splits};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{LayoutError, PlanError};
-use wgpu_paged_attention::gpu::{AttentionIo, AttentionSpec, DeviceProfile, GpuError, KvCache, Step};
+use wgpu_paged_attention::gpu::{
+    AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache, Step,
+};
 use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
 use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
@@ -35,7 +37,7 @@ fn refused(
     let before = pool_words(&gpu, &rig.cache);
 
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = rig.cache.begin_step(&gpu.queue, &mut encoder, &rig.plan).unwrap();
+    let step = rig.cache.begin_step(&mut encoder, &rig.plan).unwrap();
     let error = {
         let mut pass = encoder.begin_compute_pass(&Default::default());
         wrong(&rig, &mut pass, &step, &io).unwrap_err()
@@ -47,8 +49,8 @@ fn refused(
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        rig.cache.append(&mut pass, &step, 0, io.k.slice(..), io.v.slice(..)).unwrap();
-        rig.cache.attend(&mut pass, &rig.attention, &step, 0, whole(&io)).unwrap();
+        rig.cache.append(&mut pass, &rig.appender, &step, 0, io.append()).unwrap();
+        rig.cache.attend(&mut pass, &rig.attention, &step, 0, io.attend()).unwrap();
     }
     gpu.submit(encoder);
     let (a, b) = (requests[0].0, requests[1].0);
@@ -56,20 +58,16 @@ fn refused(
     Some(error)
 }
 
-fn whole(io: &StepIo) -> AttentionIo<'_> {
-    AttentionIo { q: io.q.slice(..), out: io.out.slice(..), lse: None }
-}
-
 fn buffer(rig: &Rig, size: u64, usage: Usage) -> wgpu::Buffer {
     let descriptor = wgpu::BufferDescriptor { label: Some("test"), size, usage, mapped_at_creation: false };
     rig.gpu.device.create_buffer(&descriptor)
 }
 
-/// Asserts the error's form and what it says, unless there is no device.
+/// Asserts which argument the error names and what it says, unless there is no device.
 macro_rules! assert_refused {
-    ($error:expr, $pattern:pat $(if $guard:expr)?, $words:expr) => {
+    ($error:expr, $name:expr, $words:expr) => {
         if let Some(error) = $error {
-            assert!(matches!(error, $pattern $(if $guard)?), "{error:?}");
+            assert!(matches!(&error, GpuError::Argument(argument) if argument.name == $name), "{error:?}");
             let said = error.to_string();
             for word in $words {
                 assert!(said.contains(word), "`{said}` does not say `{word}`");
@@ -81,73 +79,77 @@ macro_rules! assert_refused {
 #[test]
 fn a_short_buffer_is_named_with_its_size_and_the_size_needed() {
     // 4 tokens of 2 heads of 8 elements; 4 rows of 4 heads of 8
-    let error = refused(|rig, pass, step, io| rig.cache.append(pass, step, 0, io.k.slice(..252), io.v.slice(..)));
-    assert_refused!(error, GpuError::TooSmall { argument: "k", given: 252, needed: 256 }, ["k has 252 bytes", "256"]);
-    let error = refused(|rig, pass, step, io| rig.cache.append(pass, step, 0, io.k.slice(..), io.v.slice(..4)));
-    assert_refused!(error, GpuError::TooSmall { argument: "v", given: 4, needed: 256 }, ["v has 4 bytes"]);
     let error = refused(|rig, pass, step, io| {
-        let io = AttentionIo { q: io.q.slice(..508), ..whole(io) };
+        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..252), io.v.slice(..)))
+    });
+    assert_refused!(error, "k", ["k has 252 bytes", "256"]);
+    let error = refused(|rig, pass, step, io| {
+        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..), io.v.slice(..4)))
+    });
+    assert_refused!(error, "v", ["v has 4 bytes", "256"]);
+    let error = refused(|rig, pass, step, io| {
+        let io = AttentionIo::new(io.q.slice(..508), io.out.slice(..));
         rig.cache.attend(pass, &rig.attention, step, 0, io)
     });
-    assert_refused!(error, GpuError::TooSmall { argument: "q", given: 508, needed: 512 }, ["q has 508 bytes"]);
+    assert_refused!(error, "q", ["q has 508 bytes", "512"]);
     let error = refused(|rig, pass, step, io| {
-        let io = AttentionIo { out: io.out.slice(..256), ..whole(io) };
+        let io = AttentionIo::new(io.q.slice(..), io.out.slice(..256));
         rig.cache.attend(pass, &rig.attention, step, 1, io)
     });
-    assert_refused!(error, GpuError::TooSmall { argument: "out", given: 256, needed: 512 }, ["out has 256 bytes"]);
+    assert_refused!(error, "out", ["out has 256 bytes", "512"]);
     let error = refused(|rig, pass, step, io| {
         let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
         let lse = buffer(rig, 60, Usage::STORAGE);
-        rig.cache.attend(pass, &attention, step, 0, AttentionIo { lse: Some(lse.slice(..)), ..whole(io) })
+        rig.cache.attend(pass, &attention, step, 0, io.attend().with_lse(lse.slice(..)))
     });
-    assert_refused!(error, GpuError::TooSmall { argument: "lse", given: 60, needed: 64 }, ["lse has 60 bytes"]);
+    assert_refused!(error, "lse", ["lse has 60 bytes", "64"]);
 }
 
 #[test]
 fn a_buffer_without_the_storage_usage_is_named() {
     let error = refused(|rig, pass, step, io| {
         let v = buffer(rig, 256, Usage::COPY_DST | Usage::COPY_SRC);
-        rig.cache.append(pass, step, 0, io.k.slice(..), v.slice(..))
+        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..), v.slice(..)))
     });
-    assert_refused!(error, GpuError::Usage { argument: "v", needed: Usage::STORAGE }, ["v lacks", "STORAGE"]);
+    assert_refused!(error, "v", ["v lacks", "STORAGE"]);
     let error = refused(|rig, pass, step, io| {
         let out = buffer(rig, 512, Usage::UNIFORM);
-        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo { out: out.slice(..), ..whole(io) })
+        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo::new(io.q.slice(..), out.slice(..)))
     });
-    assert_refused!(error, GpuError::Usage { argument: "out", .. }, ["out lacks"]);
+    assert_refused!(error, "out", ["out lacks"]);
 }
 
 #[test]
 fn a_slice_that_starts_between_two_bindings_is_named() {
     let error = refused(|rig, pass, step, io| {
         let k = buffer(rig, 1024, Usage::STORAGE);
-        rig.cache.append(pass, step, 0, k.slice(4..), io.v.slice(..))
+        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(k.slice(4..), io.v.slice(..)))
     });
-    assert_refused!(error, GpuError::Alignment { argument: "k", offset: 4, .. }, ["k starts at byte 4"]);
+    assert_refused!(error, "k", ["k starts at byte 4"]);
 }
 
 #[test]
 fn one_buffer_for_reading_and_writing_is_refused_even_where_the_ranges_do_not_touch() {
     let error = refused(|rig, pass, step, _| {
         let both = buffer(rig, 1024, Usage::STORAGE);
-        let io = AttentionIo { q: both.slice(..512), out: both.slice(512..), lse: None };
+        let io = AttentionIo::new(both.slice(..512), both.slice(512..));
         rig.cache.attend(pass, &rig.attention, step, 0, io)
     });
-    assert_refused!(error, GpuError::SharedBuffer { read: "q", written: "out" }, ["q and out share a buffer"]);
+    assert_refused!(error, "q", ["q and out share a buffer"]);
     let error = refused(|rig, pass, step, io| {
         let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
-        rig.cache.attend(pass, &attention, step, 0, AttentionIo { lse: Some(io.q.slice(..)), ..whole(io) })
+        rig.cache.attend(pass, &attention, step, 0, io.attend().with_lse(io.q.slice(..)))
     });
-    assert_refused!(error, GpuError::SharedBuffer { read: "q", written: "lse" }, ["q and lse"]);
+    assert_refused!(error, "q", ["q and lse"]);
 }
 
 #[test]
 fn a_layer_behind_the_last_is_refused() {
     for layer in [2, 65_536, u32::MAX] {
-        let append = refused(|rig, pass, step, io| rig.cache.append(pass, step, layer, io.k.slice(..), io.v.slice(..)));
-        let attend = refused(|rig, pass, step, io| rig.cache.attend(pass, &rig.attention, step, layer, whole(io)));
+        let append = refused(|rig, pass, step, io| rig.cache.append(pass, &rig.appender, step, layer, io.append()));
+        let attend = refused(|rig, pass, step, io| rig.cache.attend(pass, &rig.attention, step, layer, io.attend()));
         for error in [append, attend] {
-            assert_refused!(error, GpuError::Layer { layer: got, num_layers: 2 } if got == layer, ["does not exist"]);
+            assert_refused!(error, "layer", [format!("{layer} does not exist").as_str(), "has 2"]);
         }
     }
 }
@@ -156,14 +158,14 @@ fn a_layer_behind_the_last_is_refused() {
 fn a_log_sum_exp_that_nobody_asked_for_is_refused_and_so_is_a_missing_one() {
     let error = refused(|rig, pass, step, io| {
         let lse = buffer(rig, 64, Usage::STORAGE);
-        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo { lse: Some(lse.slice(..)), ..whole(io) })
+        rig.cache.attend(pass, &rig.attention, step, 0, io.attend().with_lse(lse.slice(..)))
     });
-    assert_refused!(error, GpuError::Lse { expected: false }, ["lse = false", "was given"]);
+    assert_refused!(error, "lse", ["was given", "AttentionSpec::with_lse"]);
     let error = refused(|rig, pass, step, io| {
         let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
-        rig.cache.attend(pass, &attention, step, 0, whole(io))
+        rig.cache.attend(pass, &attention, step, 0, io.attend())
     });
-    assert_refused!(error, GpuError::Lse { expected: true }, ["lse = true", "not given"]);
+    assert_refused!(error, "lse", ["is missing"]);
 }
 
 #[test]
@@ -172,24 +174,24 @@ fn steps_attentions_and_plans_of_a_cache_of_another_shape_are_refused() {
         let config = config().with_num_blocks(9);
         KvCache::new(&rig.gpu.device, &config.layout().unwrap()).unwrap()
     };
-    let error = refused(|rig, pass, step, io| other(rig).append(pass, step, 0, io.k.slice(..), io.v.slice(..)));
-    assert_refused!(error, GpuError::Foreign { what: "step" }, ["another cache"]);
+    let error = refused(|rig, pass, step, io| other(rig).append(pass, &rig.appender, step, 0, io.append()));
+    assert_refused!(error, "step", ["another cache"]);
     let error = refused(|rig, pass, step, io| {
         let attention = other(rig).attention(AttentionSpec::new(4))?;
-        rig.cache.attend(pass, &attention, step, 0, whole(io))
+        rig.cache.attend(pass, &attention, step, 0, io.attend())
     });
-    assert_refused!(error, GpuError::Foreign { what: "attention" }, ["attention"]);
+    assert_refused!(error, "attention", ["attention"]);
     let error = refused(|rig, _, _, _| {
         let mut encoder = rig.gpu.device.create_command_encoder(&Default::default());
-        other(rig).begin_step(&rig.gpu.queue, &mut encoder, &rig.plan).map(drop)
+        other(rig).begin_step(&mut encoder, &rig.plan).map(drop)
     });
-    assert_refused!(error, GpuError::Foreign { what: "plan" }, ["plan"]);
+    assert_refused!(error, "plan", ["plan"]);
     let error = refused(|rig, pass, step, io| {
         let profile = with_splits(rig.cache.profile(), 3);
         let cache = KvCache::with_profile(&rig.gpu.device, rig.cache.layout(), profile)?;
-        rig.cache.attend(pass, &cache.attention(AttentionSpec::new(4))?, step, 0, whole(io))
+        rig.cache.attend(pass, &cache.attention(AttentionSpec::new(4))?, step, 0, io.attend())
     });
-    assert_refused!(error, GpuError::Foreign { .. }, ["another cache"]);
+    assert_refused!(error, "attention", ["another cache"]);
 }
 
 #[test]
@@ -198,14 +200,12 @@ fn head_counts_that_do_not_divide_and_scales_that_are_none_are_refused() {
     let cache = KvCache::new(&gpu.device, &config().layout().unwrap()).unwrap();
     for num_q_heads in [0, 1, 3, 5, u32::MAX] {
         let error = cache.attention(AttentionSpec::new(num_q_heads)).unwrap_err();
-        let expected =
-            matches!(error, GpuError::QueryHeads { num_q_heads: got, num_kv_heads: 2 } if got == num_q_heads);
-        assert!(expected, "{error:?}");
+        assert!(error.to_string().starts_with(&format!("num_q_heads is {num_q_heads}, not")), "{error:?}");
     }
     for scale in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -1.0] {
         let error = cache.attention(AttentionSpec::new(4).with_scale(scale)).unwrap_err();
         assert!(
-            matches!(error, GpuError::NotPositive { option: "scale", value } if value.to_bits() == scale.to_bits()),
+            matches!(&error, GpuError::Spec(spec) if spec.option == "scale" && spec.problem.contains(&scale.to_string())),
             "{error:?}"
         );
     }
@@ -267,14 +267,17 @@ fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
     plan.plan_tables(&layout, &tables).unwrap();
     let begin = |cache: &KvCache| {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let step = cache.begin_step(&gpu.queue, &mut encoder, &plan);
+        let step = cache.begin_step(&mut encoder, &plan);
         gpu.queue.submit([encoder.finish()]);
         step
     };
     let small = with(&|profile| profile.max_binding_bytes = 1024).unwrap();
     let error = begin(&small).unwrap_err();
     let bytes = plan.upload_bytes();
-    assert!(matches!(error, GpuError::Limit { needed, limit: 1024, .. } if needed == bytes), "{error:?}");
+    assert!(
+        matches!(error, GpuError::Device(DeviceError::Limit { needed, limit: 1024, .. }) if needed == bytes),
+        "{error:?}"
+    );
 
     let narrow = with(&|profile| profile.max_workgroups_per_dim = 7).unwrap();
     let step = begin(&narrow).unwrap();
@@ -282,7 +285,7 @@ fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
     let (q, out) = (gpu.storage("q", &[0.0_f32; 60 * 32]), gpu.storage("out", &[0.0_f32; 60 * 32]));
     let attention = narrow.attention(AttentionSpec::new(4)).unwrap();
     let mut pass = encoder.begin_compute_pass(&Default::default());
-    let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+    let io = AttentionIo::new(q.slice(..), out.slice(..));
     let error = narrow.attend(&mut pass, &attention, &step, 0, io).unwrap_err();
     let wanted = PlanError::TooLarge { what: "workgroups", value: 120, limit: 49 };
     assert!(matches!(&error, GpuError::Plan(plan) if *plan == wanted), "{error:?}");

@@ -4,7 +4,7 @@ use crate::common::story::{Story, Teller, config, narrow, words};
 use crate::common::{bits, gpu};
 use wgpu_paged_attention::blocks::{ManagerOptions, RELEASED};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{BlockFill, DeviceProfile};
+use wgpu_paged_attention::gpu::{ClearValue, DeviceProfile};
 use wgpu_paged_attention::host::distinct_blocks;
 use wgpu_paged_attention::host::snapshot::Snapshot;
 
@@ -12,7 +12,7 @@ use wgpu_paged_attention::host::snapshot::Snapshot;
 fn poison(teller: &mut Teller) {
     let mut scrubs = Vec::new();
     teller.manager.take_scrubs(&mut scrubs);
-    teller.fill(&scrubs, BlockFill::Poison);
+    teller.fill(&scrubs, ClearValue::Poison);
 }
 
 /// Two tellers of the same stories: one keeps every block, and one gives back what left the window.
@@ -94,7 +94,7 @@ fn what_left_the_windows_reaches_no_output() {
             [&options, &releasing].map(|options| Teller::with_window(&gpu, &profile, &config, options, window));
         let mut pair = Pair { tellers, stories: Vec::new() };
         for teller in &mut pair.tellers {
-            teller.cache.set_block_fill(BlockFill::Poison);
+            teller.cache.set_clear_value(ClearValue::Poison);
         }
         let a = pair.start();
         pair.tell(&[(a, &words(70))]);

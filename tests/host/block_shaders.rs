@@ -3,15 +3,15 @@
 use std::mem::offset_of;
 
 use crate::shader_text::{Reflection, Translated, reflect, translate};
-use wgpu_paged_attention::gpu::{BlockFill, COPY_LANES, Dialect, FILL_LANES, Kernel};
+use wgpu_paged_attention::gpu::{COPY_LANES, ClearValue, Dialect, FILL_LANES, Kernel};
 use wgpu_paged_attention::plan::{BlockCopy, StepHeader};
 
 fn kernels() -> [(Kernel, &'static str, u32); 3] {
     let fill = |fill| Kernel::BlockFill { num_blocks: 12, fill };
     [
         (Kernel::BlockCopy { num_blocks: 12 }, "COPY_LANES", COPY_LANES),
-        (fill(BlockFill::Zeros), "FILL_LANES", FILL_LANES),
-        (fill(BlockFill::Poison), "FILL_LANES", FILL_LANES),
+        (fill(ClearValue::Zeros), "FILL_LANES", FILL_LANES),
+        (fill(ClearValue::Poison), "FILL_LANES", FILL_LANES),
     ]
 }
 

@@ -11,7 +11,9 @@ use super::timer::{Sample, Timer, TimerError};
 use crate::seed::rng_for;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
-use wgpu_paged_attention::gpu::{Attention, AttentionIo, GpuError, KvCache, Step};
+use wgpu_paged_attention::gpu::{
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, GpuError, KvCache, Step,
+};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
 
@@ -43,6 +45,7 @@ pub struct Case {
     gpu: Gpu,
     inputs: CaseInputs,
     cache: KvCache,
+    appender: Appender,
     attention: Attention,
     /// `[sequences][blocks]`
     tables: Vec<Vec<u32>>,
@@ -68,9 +71,9 @@ impl Case {
         let cache = KvCache::new(&gpu.device, &layout)?;
         let terms = (inputs.slopes(), inputs.sinks());
         let spec = inputs.variant.attention_spec(inputs.shape.num_q_heads, (&terms.0, &terms.1), inputs.lse);
-        let attention = cache.attention(spec)?;
+        let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
         let tables = shuffled_tables(inputs, &layout, mode);
-        let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, attention, tables };
+        let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, appender, attention, tables };
 
         let lens = inputs.lens.iter().enumerate();
         let all: Vec<_> = lens.flat_map(|(seq, &len)| (0..len).map(move |position| (seq, position))).collect();
@@ -114,7 +117,7 @@ impl Case {
         let needed = 4 * heads * u64::from(inputs.shape.head_dim) / u64::from(io_format.per_word());
         let limit = self.gpu.device.limits().max_storage_buffer_binding_size;
         if needed > limit {
-            return Err(GpuError::Limit { what: "q", needed, limit }.into());
+            return Err(GpuError::from(DeviceError::Limit { what: "q", needed, limit }).into());
         }
         let (layout, schedule) = (self.cache.layout(), self.cache.schedule());
         let step = self.step(&attend_plan(layout, schedule, &self.tables, &inputs.lens, &queries, false)?)?;
@@ -129,7 +132,7 @@ impl Case {
 
     fn step(&self, plan: &wgpu_paged_attention::plan::StepPlan) -> Result<Step, Verdict> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let step = self.cache.begin_step(&self.gpu.queue, &mut encoder, plan)?;
+        let step = self.cache.begin_step(&mut encoder, plan)?;
         self.gpu.submit(encoder);
         Ok(step)
     }
@@ -139,10 +142,10 @@ impl Case {
         let [first, second] = [0, 1].map(|operand| work.operands[operand].slice(..));
         for layer in 0..self.inputs.layers {
             if work.op == Op::Append {
-                self.cache.append(pass, &work.step, layer, first, second)?;
+                self.cache.append(pass, &self.appender, &work.step, layer, AppendIo::new(first, second))?;
             } else {
-                let lse = work.lse.as_ref().map(|lse| lse.slice(..));
-                let io = AttentionIo { q: first, out: second, lse };
+                let io = AttentionIo::new(first, second);
+                let io = work.lse.as_ref().map_or(io, |lse| io.with_lse(lse.slice(..)));
                 self.cache.attend(pass, &self.attention, &work.step, layer, io)?;
             }
         }

@@ -19,7 +19,9 @@ use crate::seed::{CaseRng, rng_for};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::formats::round_rows;
-use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, BlockFill, GpuError, KvCache};
+use wgpu_paged_attention::gpu::{
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, ClearValue, GpuError, KvCache,
+};
 use wgpu_paged_attention::plan::{Schedule, StepPlan, TableUpdate};
 use wgpu_paged_attention::reference::{Heads, Mismatch, QueryRow, Scoring, attend, compare};
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, ScenarioVariant, Tolerances, plant_table_update};
@@ -99,6 +101,7 @@ enum Kind {
 pub struct Executor {
     gpu: Gpu,
     cache: KvCache,
+    appender: Appender,
     attention: Attention,
     options: ExecuteOptions,
     record: ExecuteRecord,
@@ -114,10 +117,11 @@ impl Executor {
         let cache = KvCache::new(&gpu.device, &layout)?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         let blocks: Vec<u32> = (0..layout.num_blocks()).collect();
-        cache.fill_blocks(&gpu.queue, &mut encoder, &blocks, BlockFill::Poison)?;
+        cache.clear_blocks(&mut encoder, &blocks, ClearValue::Poison)?;
         gpu.submit(encoder);
-        let spec = AttentionSpec { window: options.window, ..AttentionSpec::new(options.shape.num_q_heads) };
-        let attention = cache.attention(spec)?;
+        let spec = AttentionSpec::new(options.shape.num_q_heads);
+        let spec = if let Some(window) = options.window { spec.with_window(window) } else { spec };
+        let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
         let record = ExecuteRecord {
             adapter: Adapter::of(gpu),
             layers: layout.num_layers(),
@@ -129,7 +133,7 @@ impl Executor {
             wrong: Vec::new(),
             max_abs_error: 0.0,
         };
-        Ok(Self { gpu: gpu.clone(), cache, attention, options, record })
+        Ok(Self { gpu: gpu.clone(), cache, appender, attention, options, record })
     }
 
     /// How the plans of the schedule have to cut their work.
@@ -167,7 +171,7 @@ impl Executor {
     /// Runs a plan; returns the output of every layer, `[rows, num_q_heads, head_dim]`.
     fn run(&self, plan: &StepPlan, rows: &[Row]) -> Result<Vec<Vec<f32>>, ExecuteError> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let step = self.cache.begin_step(&self.gpu.queue, &mut encoder, plan)?;
+        let step = self.cache.begin_step(&mut encoder, plan)?;
         let mut outputs = Vec::new();
         for layer in 0..self.record.layers {
             let all = |kind: Kind| -> Vec<f32> {
@@ -180,8 +184,8 @@ impl Executor {
             let [k, v, q, out] = [("k", &k), ("v", &v), ("q", &q), ("out", &vec![SENTINEL; q.len()])]
                 .map(|(label, values)| self.gpu.storage(label, values));
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            self.cache.append(&mut pass, &step, layer, k.slice(..), v.slice(..))?;
-            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+            self.cache.append(&mut pass, &self.appender, &step, layer, AppendIo::new(k.slice(..), v.slice(..)))?;
+            let io = AttentionIo::new(q.slice(..), out.slice(..));
             self.cache.attend(&mut pass, &self.attention, &step, layer, io)?;
             outputs.push(out);
         }

@@ -13,9 +13,7 @@ use crate::gpu::kernel::attention_shape::AttentionShape;
 use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm};
 use crate::gpu::kernel::unroll::{UnrollError, unroll};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
-use crate::gpu::ops::block_work::BlockFill;
-use crate::gpu::ops::rotary::RotaryShape;
-use crate::gpu::ops::transfer::{ExternalLayout, ExternalOrder};
+use crate::gpu::value::{ClearValue, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
 const GRID: &str = include_str!("../../../shaders/common/grid.wgsl");
 const STEP: &str =
@@ -113,7 +111,7 @@ pub enum Kernel {
         /// Blocks in the pool.
         num_blocks: u32,
         /// What is written.
-        fill: BlockFill,
+        fill: ClearValue,
     },
     /// `shaders/pool_import.wgsl`
     PoolImport {
@@ -316,6 +314,13 @@ impl fmt::Display for LaneComm {
             Self::Subgroup { lanes } => write!(f, "subgroup{lanes}"),
             Self::Workgroup { lanes } => write!(f, "workgroup{lanes}"),
         }
+    }
+}
+
+impl RotaryShape {
+    fn add_to(self, constants: &mut Constants) {
+        constants.set("ROTARY_DIMS", self.dims);
+        constants.set_flag("INTERLEAVED", self.style == RotaryStyle::Interleaved);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::formats::KvDtype;
-use crate::gpu::error::GpuError;
+use crate::gpu::error::SpecError;
 use crate::gpu::kernel::shape::Constants;
 use crate::layout::KvLayout;
 
@@ -27,10 +27,11 @@ impl IoFormat {
     }
 
     /// Refuses heads of which a word would belong to two.
-    pub(crate) fn check_dims(self, layout: &KvLayout) -> Result<(), GpuError> {
+    pub(crate) fn check_dims(self, layout: &KvLayout) -> Result<(), SpecError> {
         for (name, dim) in [("head_dim", layout.head_dim()), ("v_head_dim", layout.v_head_dim())] {
             if !dim.is_multiple_of(self.per_word()) {
-                return Err(GpuError::OddHead { name, dim });
+                let problem = format!("is {dim}; f16 needs an even number, for two elements share a word");
+                return Err(SpecError::new(name, problem));
             }
         }
         Ok(())

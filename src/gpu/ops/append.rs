@@ -1,89 +1,240 @@
-//! The append of new K and V rows.
+//! The append of new K and V: their kernels, rotary embedding and rows in f16 included, and their recording.
 
 use crate::gpu::binding::{check_disjoint, grid, storage_binding};
-use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
-use crate::gpu::error::GpuError;
-use crate::gpu::kernel::APPEND_LANES;
+use crate::gpu::cache::{KvCache, pool_buffers};
+use crate::gpu::error::{ArgumentError, GpuError};
+use crate::gpu::kernel::params::RotateParams;
 use crate::gpu::kernel::shape::KvShape;
-use crate::gpu::pipeline::bind_group;
-use crate::gpu::scope::scoped;
+use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::kernel::{APPEND_LANES, Kernel, ROTATE_LANES};
+use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::ops::rotary::RotarySpec;
+use crate::gpu::ops::spec::{AttentionSpec, check_query_heads};
 use crate::gpu::step::Step;
+use crate::gpu::value::Identity;
+
+/// What an append does to the K and V it is given; the default stores them as they are, from f32.
+///
+/// Either option works alone; one that is off is not in the kernels at all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AppendSpec {
+    io_format: IoFormat,
+    /// Of the queries that are rotated, if any are.
+    num_q_heads: Option<u32>,
+    rotary: Option<RotarySpec>,
+}
+
+impl AppendSpec {
+    /// K and V from f32, stored as they are.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The append that goes with an attention: K, V and queries are of its type, and the queries that
+    /// [`with_rotary`](Self::with_rotary) rotates have its number of heads.
+    pub fn for_attention(attention: &AttentionSpec) -> Self {
+        Self { io_format: attention.io_format, num_q_heads: Some(attention.num_q_heads), rotary: None }
+    }
+
+    /// Sets the type of K, V and the queries. f16 needs `head_dim` and `v_head_dim` to be even.
+    #[must_use]
+    pub fn with_io_format(mut self, io_format: IoFormat) -> Self {
+        self.io_format = io_format;
+        self
+    }
+
+    /// Rotates K by the positions of its tokens, and the queries with it if the spec is made
+    /// [for an attention](Self::for_attention).
+    #[must_use]
+    pub fn with_rotary(mut self, rotary: RotarySpec) -> Self {
+        self.rotary = Some(rotary);
+        self
+    }
+}
+
+/// Compiled kernels for an [`AppendSpec`] to the cache that made it.
+#[derive(Debug)]
+pub struct Appender {
+    spec: AppendSpec,
+    cache: Identity,
+    append: wgpu::ComputePipeline,
+    append_io: wgpu::BindGroupLayout,
+    /// `[max_seq_len, dims / 2]` cosines and sines.
+    rotations: Option<wgpu::Buffer>,
+    queries: Option<QueryKernel>,
+}
+
+/// Rotates queries.
+#[derive(Debug)]
+struct QueryKernel {
+    num_q_heads: u32,
+    pipeline: wgpu::ComputePipeline,
+    io: wgpu::BindGroupLayout,
+    params: wgpu::Buffer,
+}
+
+/// The buffers of one layer's append.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendIo<'a> {
+    k: wgpu::BufferSlice<'a>,
+    v: wgpu::BufferSlice<'a>,
+    /// What is read, and where it goes.
+    queries: Option<(wgpu::BufferSlice<'a>, wgpu::BufferSlice<'a>)>,
+}
+
+impl<'a> AppendIo<'a> {
+    /// `k`: `[num_tokens, num_kv_heads, head_dim]`, `v`: `[num_tokens, num_kv_heads, v_head_dim]`, row-major, both in the
+    /// spec's type and not yet rotated. Tokens come in the order of [`StepPlan::slots`](crate::plan::StepPlan::slots): the
+    /// tokens of the first request, then those of the second, and so on.
+    pub fn new(k: wgpu::BufferSlice<'a>, v: wgpu::BufferSlice<'a>) -> Self {
+        Self { k, v, queries: None }
+    }
+
+    /// Queries to be rotated as K is. `q` is read and `rotated` written, both `[num_tokens, num_q_heads, head_dim]` in the
+    /// spec's type and in different buffers; `rotated` is what [`AttentionIo::new`](crate::gpu::AttentionIo::new) expects
+    /// as `q`.
+    #[must_use]
+    pub fn with_queries(mut self, q: wgpu::BufferSlice<'a>, rotated: wgpu::BufferSlice<'a>) -> Self {
+        self.queries = Some((q, rotated));
+        self
+    }
+}
 
 impl KvCache {
-    /// Records the append of a step's K and V rows to one layer.
+    /// Makes and compiles the kernels of an append, and computes the rotations of all positions.
     ///
-    /// `k`: `[num_tokens, num_kv_heads, head_dim]`, `v`: `[num_tokens, num_kv_heads, v_head_dim]`, row-major f32, in
-    /// the order of [`StepPlan::slots`](crate::plan::StepPlan::slots); the buffers need [`wgpu::BufferUsages::STORAGE`], the slices the device's
-    /// offset alignment. A row whose slot is [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not written. What is stored of
-    /// an element is told in [`formats`](crate::formats), to the bit. [`append_with`](Self::append_with) takes rows in
-    /// f16 and applies rotary embedding.
+    /// These take `4 · dims` bytes for each of the cache's `max_seq_len` positions; share the appender among all layers
+    /// that rotate alike.
     ///
     /// # Errors
-    /// [`GpuError::Layer`], [`GpuError::Foreign`], or an error that names the buffer; nothing is recorded then.
+    /// [`GpuError::Spec`] for a spec that contradicts itself or the cache, [`GpuError::Device`] if the rotations exceed a
+    /// binding, or the device is out of memory or lost.
+    pub fn appender(&self, spec: AppendSpec) -> Result<Appender, GpuError> {
+        self.maker.check()?;
+        let layout = self.layout();
+        spec.io_format.check_dims(layout)?;
+        if let Some(num_q_heads) = spec.num_q_heads {
+            check_query_heads(num_q_heads, layout)?;
+        }
+        spec.rotary.as_ref().map_or(Ok(()), |rotary| rotary.check(layout))?;
+        let mut kinds = vec![BindingKind::Uniform, BindingKind::Read, BindingKind::Read];
+        kinds.extend(spec.rotary.iter().map(|_| BindingKind::Read));
+        let append_io = self.maker.layout("paged.append_io", &kinds)?;
+        let rotary = spec.rotary.as_ref().map(RotarySpec::shape);
+        let kernel = Kernel::FusedAppend { kv: KvShape::of(layout), io_format: spec.io_format, rotary };
+        let append = self.maker.pipeline(&kernel, &[&self.layouts.step, &self.layouts.pools_append, &append_io])?;
+        let rotations = spec.rotary.as_ref().map(|rotary| rotary.rotations(&self.maker, layout, self.profile()));
+        let queries = self.query_kernel(&spec)?;
+        Ok(Appender {
+            cache: self.identity().clone(),
+            append,
+            append_io,
+            rotations: rotations.transpose()?,
+            queries,
+            spec,
+        })
+    }
+
+    fn query_kernel(&self, spec: &AppendSpec) -> Result<Option<QueryKernel>, GpuError> {
+        let (Some(num_q_heads), Some(rotary)) = (spec.num_q_heads, &spec.rotary) else { return Ok(None) };
+        let kinds = [BindingKind::Uniform, BindingKind::Read, BindingKind::Write, BindingKind::Read];
+        let io = self.maker.layout("paged.rotate_io", &kinds)?;
+        let (head_dim, io_format) = (self.layout().head_dim(), spec.io_format);
+        let kernel = Kernel::RotateQueries { head_dim, io_format, rotary: rotary.shape() };
+        let pipeline = self.maker.pipeline(&kernel, &[&self.layouts.step, &io])?;
+        let params = RotateParams { num_q_heads, ..Default::default() };
+        Ok(Some(QueryKernel { num_q_heads, pipeline, io, params: self.maker.uniform("paged.rotate_params", &params)? }))
+    }
+
+    /// Records the append of a step's K and V to one layer, and the rotation of its queries.
+    ///
+    /// The buffers need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. A token whose slot is
+    /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not stored; every query is rotated.
+    /// [`formats`](crate::formats) tells, to the bit, what is stored of an element. A token is rotated by its position in
+    /// its sequence ([`StepPlan::positions`](crate::plan::StepPlan::positions)), in whichever slot it is stored; one from
+    /// before the first of its sequence as if it were the first. What is stored of a rotated element, and the scales of a
+    /// format, are those of the rotated K in f32. Queries in f16 are rounded to nearest even.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] for a layer that does not exist, an appender or a step of another cache, or a buffer that is
+    /// too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more than a
+    /// dispatch serves or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn append(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
+        appender: &Appender,
         step: &Step,
         layer: u32,
-        k: wgpu::BufferSlice<'_>,
-        v: wgpu::BufferSlice<'_>,
+        io: AppendIo<'_>,
     ) -> Result<(), GpuError> {
+        self.maker.check()?;
+        let (layout, profile) = (self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
-        let step_group = step.bind_group(self)?;
+        let step_group = step.bind_group(self.identity())?;
+        if appender.cache != *self.identity() {
+            return Err(ArgumentError::other_cache("appender").into());
+        }
+        let rotation = appender.rotation(io.queries)?;
         if step.num_tokens == 0 {
             return Ok(());
         }
-        let rows = u64::from(step.num_tokens) * u64::from(self.layout().num_kv_heads());
-        let k = storage_binding("k", k, rows * u64::from(self.layout().head_dim()), self.profile())?;
-        let v = storage_binding("v", v, rows * u64::from(self.layout().v_head_dim()), self.profile())?;
-        check_disjoint(&[("k", k.buffer), ("v", v.buffer)], &pool_buffers(head_shards))?;
-        let dispatches = self.append_dispatches(step, head_shards, &self.append_io, &[k, v])?;
-        record_append(pass, &self.append, step_group, &dispatches);
+        let per_word = u64::from(appender.spec.io_format.per_word());
+        let words = |heads: u32, dim: u32| u64::from(step.num_tokens) * u64::from(heads) * u64::from(dim) / per_word;
+        let k = storage_binding("k", io.k, words(layout.num_kv_heads(), layout.head_dim()), profile)?;
+        let v = storage_binding("v", io.v, words(layout.num_kv_heads(), layout.v_head_dim()), profile)?;
+        let pools = pool_buffers(head_shards);
+        check_disjoint(&[("k", k.buffer), ("v", v.buffer)], &pools)?;
+        let rotations = appender.rotations.as_ref().map(wgpu::Buffer::as_entire_buffer_binding);
+        let mut dispatches = Vec::with_capacity(head_shards.len() + 1);
+        for head_shard in head_shards {
+            let kv_rows = u64::from(step.num_tokens) * u64::from(head_shard.num_heads);
+            let grid = grid(kv_rows * u64::from(KvShape::of(layout).row_lanes()), APPEND_LANES, profile)?;
+            let mut resources = vec![head_shard.append_params.as_entire_buffer_binding(), k.clone(), v.clone()];
+            resources.extend(rotations.clone());
+            let io = self.maker.bind_group("paged.append_io", &appender.append_io, &resources)?;
+            let groups = vec![step_group.clone(), head_shard.write.clone(), io];
+            dispatches.push(Dispatch { pipeline: appender.append.clone(), groups, grid });
+        }
+        if let (Some((kernel, q, rotated)), Some(rotations)) = (rotation, rotations) {
+            let words = words(kernel.num_q_heads, layout.head_dim());
+            let q = storage_binding("q", q, words, profile)?;
+            let rotated = storage_binding("rotated", rotated, words, profile)?;
+            let written = [("rotated", rotated.buffer)];
+            check_disjoint(&[("q", q.buffer)], &written)?;
+            check_disjoint(&pools, &written)?;
+            let resources = [kernel.params.as_entire_buffer_binding(), q, rotated, rotations];
+            let groups = vec![step_group.clone(), self.maker.bind_group("paged.rotate_io", &kernel.io, &resources)?];
+            dispatches.push(Dispatch {
+                pipeline: kernel.pipeline.clone(),
+                groups,
+                grid: grid(words, ROTATE_LANES, profile)?,
+            });
+        }
+        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
         step.keep(pass);
         Ok(())
     }
+}
 
-    /// The dispatches of an append to some head shards, whose kernel reads `rows` behind its parameters.
-    pub(crate) fn append_dispatches<'a>(
-        &self,
-        step: &Step,
-        head_shards: &'a [HeadShard],
-        io: &wgpu::BindGroupLayout,
-        rows: &[wgpu::BufferBinding<'_>],
-    ) -> Result<Vec<AppendDispatch<'a>>, GpuError> {
-        let dispatch = |head_shard: &'a HeadShard| {
-            let rows_written = u64::from(step.num_tokens) * u64::from(head_shard.num_heads);
-            let items = rows_written * u64::from(KvShape::of(self.layout()).row_lanes());
-            let grid = grid(items, APPEND_LANES, self.profile())?;
-            let io = scoped(self.device(), "the bindings of k and v", 0, || {
-                let mut resources = vec![head_shard.append_params.as_entire_buffer_binding()];
-                resources.extend_from_slice(rows);
-                bind_group(self.device(), "paged.append_io", io, &resources)
-            })?;
-            Ok(AppendDispatch { head_shard, io, grid })
-        };
-        head_shards.iter().map(dispatch).collect()
+impl Appender {
+    /// What it does.
+    pub fn spec(&self) -> &AppendSpec {
+        &self.spec
     }
-}
 
-/// The append to one head shard.
-pub(crate) struct AppendDispatch<'a> {
-    head_shard: &'a HeadShard,
-    io: wgpu::BindGroup,
-    grid: [u32; 3],
-}
-
-pub(crate) fn record_append(
-    pass: &mut wgpu::ComputePass<'_>,
-    pipeline: &wgpu::ComputePipeline,
-    step_group: &wgpu::BindGroup,
-    dispatches: &[AppendDispatch<'_>],
-) {
-    pass.set_pipeline(pipeline);
-    pass.set_bind_group(0, step_group, &[]);
-    for AppendDispatch { head_shard, io, grid: [x, y, z] } in dispatches {
-        pass.set_bind_group(1, &head_shard.write, &[]);
-        pass.set_bind_group(2, io, &[]);
-        pass.dispatch_workgroups(*x, *y, *z);
+    /// The kernel for the queries of an append, with what it reads and writes.
+    fn rotation<S>(&self, queries: Option<(S, S)>) -> Result<Option<(&QueryKernel, S, S)>, ArgumentError> {
+        let Some((q, rotated)) = queries else { return Ok(None) };
+        match &self.queries {
+            Some(kernel) => Ok(Some((kernel, q, rotated))),
+            None if self.rotations.is_none() => Err(ArgumentError::new(
+                "queries",
+                "were given, but the append rotates nothing; give them to the attention as they are",
+            )),
+            None => Err(ArgumentError::new(
+                "queries",
+                "were given, but the spec names no query heads; make it with AppendSpec::for_attention",
+            )),
+        }
     }
 }

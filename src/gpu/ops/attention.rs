@@ -3,17 +3,17 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use crate::gpu::cache::{Identity, KvCache, filled_buffer, pool_buffers, uniform};
-use crate::gpu::error::GpuError;
+use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
+use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionShape;
 use crate::gpu::kernel::params::{AttentionParams, MergeParams};
 use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::make::{BindingKind, Dispatch};
 use crate::gpu::ops::class_kernel::ClassKernel;
 use crate::gpu::ops::spec::AttentionSpec;
-use crate::gpu::pipeline::{BindingKind, bind_group, bind_group_layout, compile};
-use crate::gpu::scope::scoped;
 use crate::gpu::step::Step;
+use crate::gpu::value::Identity;
 use crate::plan::TILE_CLASSES;
 
 /// Compiled kernels for an [`AttentionSpec`] over the cache that made it.
@@ -38,43 +38,43 @@ pub struct Attention {
 /// The buffers of one layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionIo<'a> {
-    /// `[num_rows, num_q_heads, head_dim]`, row-major, f32 or f16 as the spec says, read.
-    pub q: wgpu::BufferSlice<'a>,
-    /// `[num_rows, num_q_heads, v_head_dim]` of the same type, written: every row, also one without a key, which becomes
-    /// zeros.
-    pub out: wgpu::BufferSlice<'a>,
-    /// `[num_rows, num_q_heads]` f32, written if the spec asks for it: natural logarithm, −∞ for a row without a key.
-    pub lse: Option<wgpu::BufferSlice<'a>>,
+    q: wgpu::BufferSlice<'a>,
+    out: wgpu::BufferSlice<'a>,
+    lse: Option<wgpu::BufferSlice<'a>>,
+}
+
+impl<'a> AttentionIo<'a> {
+    /// `q`, read: `[num_rows, num_q_heads, head_dim]`, row-major, in the spec's type. `out`, written:
+    /// `[num_rows, num_q_heads, v_head_dim]` of the same type, every row, also one without a key, which becomes zeros.
+    /// Rows come in the order of [`StepPlan::positions`](crate::plan::StepPlan::positions): the tokens of the first
+    /// request, then those of the second, and so on.
+    pub fn new(q: wgpu::BufferSlice<'a>, out: wgpu::BufferSlice<'a>) -> Self {
+        Self { q, out, lse: None }
+    }
+
+    /// `[num_rows, num_q_heads]` f32, written by an attention whose spec [asks for it](AttentionSpec::with_lse): natural
+    /// logarithm, −∞ for a row without a key.
+    #[must_use]
+    pub fn with_lse(mut self, lse: wgpu::BufferSlice<'a>) -> Self {
+        self.lse = Some(lse);
+        self
+    }
 }
 
 impl KvCache {
     /// Makes the kernels of an attention and compiles those of a decoding step; [`Attention::warm_up`] compiles the rest.
     ///
     /// # Errors
-    /// [`GpuError::QueryHeads`], [`GpuError::NotPositive`], [`GpuError::EmptyWindow`], [`GpuError::HeadTerms`],
-    /// [`GpuError::TooManyHeads`], [`GpuError::HeadTerm`] or [`GpuError::OddHead`] for a spec that contradicts itself or
-    /// the cache, or what wgpu says of the kernels.
+    /// [`GpuError::Spec`] for a spec that contradicts itself or the cache, or [`GpuError::Device`].
     pub fn attention(&self, spec: AttentionSpec) -> Result<Attention, GpuError> {
-        let (device, layout, profile) = (self.device(), self.layout(), self.profile());
+        use BindingKind::{Read, Uniform, Write};
+        self.maker.check()?;
+        let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
         spec.check(layout)?;
         let (kv, variant) = (KvShape::of(layout), spec.variant());
         let group = spec.num_q_heads / layout.num_kv_heads();
-        let (attention_io, merge_io) = scoped(device, "bind group layouts", 0, || {
-            let attention = [
-                BindingKind::Uniform,
-                BindingKind::Read,
-                BindingKind::Write,
-                BindingKind::Write,
-                BindingKind::Write,
-                BindingKind::Uniform,
-            ];
-            let merge =
-                [BindingKind::Uniform, BindingKind::Read, BindingKind::Write, BindingKind::Write, BindingKind::Uniform];
-            (
-                bind_group_layout(device, "paged.attention_io", &attention),
-                bind_group_layout(device, "paged.merge_io", &merge),
-            )
-        })?;
+        let attention_io = maker.layout("paged.attention_io", &[Uniform, Read, Write, Write, Write, Uniform])?;
+        let merge_io = maker.layout("paged.merge_io", &[Uniform, Read, Write, Write, Uniform])?;
         let classes = std::array::from_fn(|class| {
             let (paged, class, tile_rows) = (layout.paged(), class as u32, profile.tile_rows);
             let lane_comm = profile.lane_comm;
@@ -82,40 +82,33 @@ impl KvCache {
             ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, lane_comm, tile_rows))
         });
         let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
-        let merge = compile(device, &merge, &[&self.layouts.step, &merge_io])?;
         let (query_factor, score_factor) = spec.factors(layout);
         let window = spec.window.unwrap_or(0).min(crate::config::MAX_SEQ_LEN);
-        let attention_params = self
-            .head_shards(0)?
-            .iter()
-            .map(|head_shard| {
-                let params = AttentionParams {
-                    query_factor,
-                    score_factor,
-                    window,
-                    first_kv_head: head_shard.first_head,
-                    num_kv_heads: head_shard.num_heads,
-                    num_q_heads: spec.num_q_heads,
-                    ..Default::default()
-                };
-                Ok((params, new_params(device, &params)?))
-            })
-            .collect::<Result<_, GpuError>>()?;
+        let new_params = |head_shard: &HeadShard| {
+            let params = AttentionParams {
+                query_factor,
+                score_factor,
+                window,
+                first_kv_head: head_shard.first_head,
+                num_kv_heads: head_shard.num_heads,
+                num_q_heads: spec.num_q_heads,
+                ..Default::default()
+            };
+            Ok((params, maker.uniform("paged.attention_params", &params)?))
+        };
         let merge_params = MergeParams { num_q_heads: spec.num_q_heads, window, ..Default::default() };
-        let terms = spec.head_terms();
+        let (storage, uniform) = (wgpu::BufferUsages::STORAGE, wgpu::BufferUsages::UNIFORM);
         let attention = Attention {
             cache: self.identity().clone(),
             classes,
+            attention_params: self.head_shards(0)?.iter().map(new_params).collect::<Result<_, DeviceError>>()?,
+            head_terms: maker.filled("paged.head_terms", uniform, bytemuck::cast_slice(&spec.head_terms()))?,
+            merge: maker.pipeline(&merge, &[&self.layouts.step, &merge_io])?,
             attention_io,
-            attention_params,
-            head_terms: scoped(device, "head terms", 16 * terms.len() as u64, || {
-                filled_buffer(device, "paged.head_terms", wgpu::BufferUsages::UNIFORM, bytemuck::cast_slice(&terms))
-            })?,
-            merge,
             merge_io,
-            merge_params: scoped(device, "parameters", 16, || uniform(device, "paged.merge_params", &merge_params))?,
-            no_lse: new_scratch(device, "paged.no_lse", 256)?,
-            scratch: Mutex::new(new_scratch(device, "paged.partials", 256)?),
+            merge_params: maker.uniform("paged.merge_params", &merge_params)?,
+            no_lse: maker.buffer("paged.no_lse", storage, 256)?,
+            scratch: Mutex::new(maker.buffer("paged.partials", storage, 256)?),
             spec,
         };
         attention.warm_up(self, 1)?;
@@ -128,9 +121,9 @@ impl KvCache {
     /// warmed up is compiled here.
     ///
     /// # Errors
-    /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Lse`], [`GpuError::LoopRounds`], [`GpuError::Limit`] if the
-    /// partial results exceed a binding, [`GpuError::Plan`] if there are too many workgroups, [`GpuError::OutOfMemory`],
-    /// or an error that names the buffer; nothing is recorded then.
+    /// [`GpuError::Argument`] for a layer that does not exist, an attention or a step of another cache, or a buffer that is
+    /// missing, too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more
+    /// than dispatches serve or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn attend(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -139,12 +132,18 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        let (device, profile, layout) = (self.device(), self.profile(), self.layout());
+        self.maker.check()?;
+        let (maker, profile, layout) = (&self.maker, self.profile(), self.layout());
         let head_shards = self.head_shards(layer)?;
-        let step_group = step.bind_group(self)?;
+        let step_group = step.bind_group(self.identity())?;
         attention.check_cache(self)?;
-        if io.lse.is_some() != attention.spec.lse {
-            return Err(GpuError::Lse { expected: attention.spec.lse });
+        match (io.lse.is_some(), attention.spec.lse) {
+            (false, true) => return Err(ArgumentError::new("lse", "is missing, but the attention writes it").into()),
+            (true, false) => {
+                let problem = "was given, but the attention does not write it; make it with AttentionSpec::with_lse";
+                return Err(ArgumentError::new("lse", problem).into());
+            }
+            _ => {}
         }
         if step.num_rows == 0 {
             return Ok(());
@@ -168,11 +167,9 @@ impl KvCache {
         let terms = attention.head_terms.as_entire_buffer_binding();
 
         let bind_io = |params: &wgpu::Buffer| {
-            scoped(device, "the bindings of q and out", 0, || {
-                let params = params.as_entire_buffer_binding();
-                let resources = [params, q.clone(), out.clone(), lse.clone(), partials.clone(), terms.clone()];
-                bind_group(device, "paged.attention_io", &attention.attention_io, &resources)
-            })
+            let params = params.as_entire_buffer_binding();
+            let resources = [params, q.clone(), out.clone(), lse.clone(), partials.clone(), terms.clone()];
+            maker.bind_group("paged.attention_io", &attention.attention_io, &resources)
         };
         let mut dispatches = Vec::new();
         for (head_shard, (params, buffer)) in head_shards.iter().zip(&attention.attention_params) {
@@ -185,36 +182,21 @@ impl KvCache {
                     let io = if first_item == 0 {
                         from_first.clone()
                     } else {
-                        bind_io(&new_params(device, &AttentionParams { first_item, ..*params })?)?
+                        let params = AttentionParams { first_item, ..*params };
+                        bind_io(&maker.uniform("paged.attention_params", &params)?)?
                     };
-                    dispatches.push((pipeline.clone(), head_shard, io, grid));
+                    let groups = vec![step_group.clone(), head_shard.read.clone(), io];
+                    dispatches.push(Dispatch { pipeline: pipeline.clone(), groups, grid });
                 }
             }
         }
-        let merge = if step.num_merges > 0 {
+        if step.num_merges > 0 {
+            let params = attention.merge_params.as_entire_buffer_binding();
+            let io = maker.bind_group("paged.merge_io", &attention.merge_io, &[params, partials, out, lse, terms])?;
             let grid = grid(u64::from(step.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
-            let io = scoped(device, "the bindings of out", 0, || {
-                let params = attention.merge_params.as_entire_buffer_binding();
-                bind_group(device, "paged.merge_io", &attention.merge_io, &[params, partials, out, lse, terms])
-            })?;
-            Some((io, grid))
-        } else {
-            None
-        };
-
-        for (pipeline, head_shard, io, [x, y, z]) in &dispatches {
-            pass.set_pipeline(pipeline);
-            pass.set_bind_group(0, step_group, &[]);
-            pass.set_bind_group(1, &head_shard.read, &[]);
-            pass.set_bind_group(2, io, &[]);
-            pass.dispatch_workgroups(*x, *y, *z);
+            dispatches.push(Dispatch { pipeline: attention.merge.clone(), groups: vec![step_group.clone(), io], grid });
         }
-        if let Some((io, [x, y, z])) = &merge {
-            pass.set_pipeline(&attention.merge);
-            pass.set_bind_group(0, step_group, &[]);
-            pass.set_bind_group(1, io, &[]);
-            pass.dispatch_workgroups(*x, *y, *z);
-        }
+        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
         step.keep(pass);
         Ok(())
     }
@@ -237,8 +219,9 @@ impl Attention {
     /// that are shared or cleared, [`KvCache::warm_up`] compiles.
     ///
     /// # Errors
-    /// [`GpuError::Foreign`] for another cache than the one it was made with, or what wgpu says of the kernels.
+    /// [`GpuError::Argument`] for another cache than the one it was made with, or [`GpuError::Device`].
     pub fn warm_up(&self, cache: &KvCache, max_queries: u32) -> Result<(), GpuError> {
+        cache.maker.check()?;
         self.check_cache(cache)?;
         for class in &self.classes[..=cache.schedule().class(max_queries)] {
             class.pipeline(cache, &self.attention_io)?;
@@ -246,44 +229,30 @@ impl Attention {
         Ok(())
     }
 
-    fn check_cache(&self, cache: &KvCache) -> Result<(), GpuError> {
-        if self.cache == *cache.identity() { Ok(()) } else { Err(GpuError::Foreign { what: "attention" }) }
+    fn check_cache(&self, cache: &KvCache) -> Result<(), ArgumentError> {
+        if self.cache == *cache.identity() { Ok(()) } else { Err(ArgumentError::other_cache("attention")) }
     }
 
     /// Refuses a step whose loops the device would end before they are done.
-    fn check_loops(&self, cache: &KvCache, step: &Step) -> Result<(), GpuError> {
+    fn check_loops(&self, cache: &KvCache, step: &Step) -> Result<(), DeviceError> {
         let merge_passes = u64::from(cache.layout().v_head_dim().div_ceil(32)) + 2;
         let merge = (u64::from(step.max_splits_per_row) + 1) * (merge_passes + 1);
         let classes = self.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0);
         let rounds = classes.map(|(class, work)| class.shape.loop_rounds(work.max_item_keys, work.num_tiles));
         let (rounds, limit) = (rounds.fold(merge, u64::max), cache.profile().max_loop_rounds);
-        if rounds > limit.into() { Err(GpuError::LoopRounds { rounds, limit }) } else { Ok(()) }
+        if rounds > limit.into() { Err(DeviceError::LoopRounds { rounds, limit }) } else { Ok(()) }
     }
 
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
-    fn partials(&self, cache: &KvCache, step: &Step) -> Result<wgpu::Buffer, GpuError> {
+    fn partials(&self, cache: &KvCache, step: &Step) -> Result<wgpu::Buffer, DeviceError> {
         let record = u64::from(cache.layout().v_head_dim()) + 2;
         let elements = u64::from(step.num_records) * u64::from(self.spec.num_q_heads) * record;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.size() < bytes {
-            *scratch = new_scratch(cache.device(), "paged.partials", cache.profile().roomy_bytes(bytes))?;
+            let bytes = cache.profile().roomy_bytes(bytes);
+            *scratch = cache.maker.buffer("paged.partials", wgpu::BufferUsages::STORAGE, bytes)?;
         }
         Ok(scratch.clone())
     }
-}
-
-fn new_params(device: &wgpu::Device, params: &AttentionParams) -> Result<wgpu::Buffer, GpuError> {
-    scoped(device, "parameters", 32, || uniform(device, "paged.attention_params", params))
-}
-
-fn new_scratch(device: &wgpu::Device, label: &'static str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
-    scoped(device, "scratch", bytes, || {
-        device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some(label),
-            size: bytes,
-            usage: wgpu::BufferUsages::STORAGE,
-            mapped_at_creation: false,
-        })
-    })
 }

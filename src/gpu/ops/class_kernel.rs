@@ -3,11 +3,11 @@
 use crate::error::PlanError;
 use crate::gpu::binding::grid;
 use crate::gpu::cache::KvCache;
-use crate::gpu::error::GpuError;
+use crate::gpu::error::DeviceError;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionShape;
+use crate::gpu::make::LazyPipeline;
 use crate::gpu::ops::spec::AttentionSpec;
-use crate::gpu::pipeline::LazyPipeline;
 use crate::gpu::profile::DeviceProfile;
 use crate::gpu::step::ClassWork;
 
@@ -28,8 +28,8 @@ impl ClassKernel {
         &self,
         cache: &KvCache,
         io: &wgpu::BindGroupLayout,
-    ) -> Result<wgpu::ComputePipeline, GpuError> {
-        self.pipeline.get(cache.device(), &self.kernel, &[&cache.layouts.step, &cache.layouts.pools, io])
+    ) -> Result<wgpu::ComputePipeline, DeviceError> {
+        self.pipeline.get(&cache.maker, &self.kernel, &[&cache.layouts.step, &cache.layouts.pools, io])
     }
 
     /// The dispatches over one head shard of `num_heads` KV heads: the first work item of each, and its grid.
@@ -40,7 +40,7 @@ impl ClassKernel {
         work: &ClassWork,
         num_heads: u32,
         split_tokens: u32,
-    ) -> Result<Vec<(u32, [u32; 3])>, GpuError> {
+    ) -> Result<Vec<(u32, [u32; 3])>, PlanError> {
         // With a window the kernel numbers tiles, and the third dimension their splits.
         let (items, splits) = match spec.window {
             None => (work.num_items, 1),
@@ -52,7 +52,7 @@ impl ClassKernel {
         };
         if splits > profile.max_workgroups_per_dim {
             let (value, limit) = (splits.into(), profile.max_workgroups_per_dim.into());
-            return Err(PlanError::TooLarge { what: "splits of a row", value, limit }.into());
+            return Err(PlanError::TooLarge { what: "splits of a row", value, limit });
         }
         let groups = u64::from(items) * u64::from(num_heads) * u64::from(self.shape.head_tiles);
         // Checks that all of them can be numbered.

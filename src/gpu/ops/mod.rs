@@ -1,9 +1,9 @@
 //! What can be recorded: each file checks the arguments of one operation and records its dispatches.
 
 pub(super) mod append;
-pub(super) mod appender;
 pub(super) mod attention;
-pub(super) mod block_work;
+mod begin_step;
+mod blocks;
 mod class_kernel;
 pub(super) mod rotary;
 pub(super) mod spec;

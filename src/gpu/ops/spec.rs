@@ -2,7 +2,7 @@
 
 use std::f32::consts::LOG2_E;
 
-use crate::gpu::error::GpuError;
+use crate::gpu::error::SpecError;
 use crate::gpu::kernel::params::HeadTerms;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::layout::KvLayout;
@@ -18,29 +18,20 @@ const MAX_HEADS_WITH_TERMS: u32 = 4096;
 /// Every option works in every kernel, alone and with any other; one that is off is not in the kernels at all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Query heads: a multiple of the cache's KV heads. Query head `h` reads KV head `h / (num_q_heads / num_kv_heads)`.
-    pub num_q_heads: u32,
-    /// Factor of `q · k`; `None` is `1 / sqrt(head_dim)`.
-    pub scale: Option<f32>,
-    /// Whether a query sees no key behind its own. If not, it sees all keys of its sequence.
-    pub causal: bool,
-    /// A query sees a key if `query position − key position < window`; `None` for no limit. FlashInfer's `window_left`
-    /// is one less.
-    pub window: Option<u32>,
-    /// Caps the scores.
-    pub soft_cap: Option<f32>,
-    /// `[num_q_heads]` ALiBi slopes.
-    pub alibi_slopes: Option<Vec<f32>>,
-    /// `[num_q_heads]` attention sinks: logits that join the denominator, and with it the log-sum-exp, in no key's place.
-    pub sinks: Option<Vec<f32>>,
-    /// Whether the log-sum-exp of the scores is written beside the output.
-    pub lse: bool,
-    /// The type of queries and outputs.
-    pub io_format: IoFormat,
+    pub(crate) num_q_heads: u32,
+    pub(crate) scale: Option<f32>,
+    pub(crate) causal: bool,
+    pub(crate) window: Option<u32>,
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) alibi_slopes: Option<Vec<f32>>,
+    pub(crate) sinks: Option<Vec<f32>>,
+    pub(crate) lse: bool,
+    pub(crate) io_format: IoFormat,
 }
 
 impl AttentionSpec {
-    /// Causal attention in f32 with the usual scale and no options.
+    /// Causal attention in f32 with a scale of `1 / sqrt(head_dim)` and no options, for `num_q_heads` query heads: a
+    /// multiple of the cache's KV heads. Query head `h` reads KV head `h / (num_q_heads / num_kv_heads)`.
     pub fn new(num_q_heads: u32) -> Self {
         Self {
             num_q_heads,
@@ -55,28 +46,29 @@ impl AttentionSpec {
         }
     }
 
-    /// Sets the factor of `q · k`.
+    /// Sets the factor of `q · k`: positive and finite.
     #[must_use]
     pub fn with_scale(mut self, scale: f32) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Sets whether a query sees no key behind its own.
+    /// Sets whether a query sees no key past its own. If not, it sees all keys of its sequence.
     #[must_use]
     pub fn with_causal(mut self, causal: bool) -> Self {
         self.causal = causal;
         self
     }
 
-    /// Lets a query see the last `window` keys only, its own included.
+    /// Lets a query see a key only if `query position − key position < window`: the last `window` keys, its own included.
+    /// FlashInfer's `window_left` is one less.
     #[must_use]
     pub fn with_window(mut self, window: u32) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// Caps the scores.
+    /// Caps the scores: positive and finite.
     #[must_use]
     pub fn with_soft_cap(mut self, soft_cap: f32) -> Self {
         self.soft_cap = Some(soft_cap);
@@ -90,14 +82,15 @@ impl AttentionSpec {
         self
     }
 
-    /// Sets the attention sinks, one per query head.
+    /// Sets the attention sinks, one per query head: logits that join the denominator, and with it the log-sum-exp, in no
+    /// key's place. A head whose sink is −∞ has none.
     #[must_use]
     pub fn with_sinks(mut self, sinks: impl Into<Vec<f32>>) -> Self {
         self.sinks = Some(sinks.into());
         self
     }
 
-    /// Asks for the log-sum-exp.
+    /// Asks for the log-sum-exp of the scores beside the output.
     #[must_use]
     pub fn with_lse(mut self) -> Self {
         self.lse = true;
@@ -141,43 +134,57 @@ impl AttentionSpec {
         (0..self.variant().head_terms.max(1) as usize)
             .map(|head| HeadTerms {
                 slope_log2e: term(&self.alibi_slopes, head),
-                sink_log2e: term(&self.sinks, head),
+                // WGSL may assume that there is no infinity: the kernels take the lowest number for no sink.
+                sink_log2e: term(&self.sinks, head).max(f32::MIN),
                 padding: [0.0; 2],
             })
             .collect()
     }
 
     /// Refuses, by name, what contradicts itself or the cache.
-    pub(crate) fn check(&self, layout: &KvLayout) -> Result<(), GpuError> {
-        let (num_q_heads, num_kv_heads) = (self.num_q_heads, layout.num_kv_heads());
-        if num_q_heads == 0 || !num_q_heads.is_multiple_of(num_kv_heads) {
-            return Err(GpuError::QueryHeads { num_q_heads, num_kv_heads });
-        }
+    pub(crate) fn check(&self, layout: &KvLayout) -> Result<(), SpecError> {
+        let num_q_heads = self.num_q_heads;
+        check_query_heads(num_q_heads, layout)?;
         for (option, value) in [("scale", self.scale), ("soft_cap", self.soft_cap)] {
-            // The kernels multiply by log2(e) as well.
-            if let Some(value) = value.filter(|value| !((value * LOG2_E).is_finite() && *value > 0.0)) {
-                return Err(GpuError::NotPositive { option, value });
-            }
+            value.map_or(Ok(()), |value| check_positive(option, value))?;
         }
         let (query_factor, _) = self.factors(layout);
-        if !(query_factor.is_finite() && query_factor > 0.0) {
-            return Err(GpuError::NotPositive { option: "scale / soft_cap", value: query_factor });
-        }
+        check_positive("scale / soft_cap", query_factor)?;
         if self.window == Some(0) {
-            return Err(GpuError::EmptyWindow);
+            let problem = "is 0; it counts the query's own key, so give 1 or more, or leave it out for no window";
+            return Err(SpecError::new("window", problem));
         }
         for (option, terms) in [("alibi_slopes", &self.alibi_slopes), ("sinks", &self.sinks)] {
             let Some(terms) = terms else { continue };
+            let refuse = |problem| Err(SpecError::new(option, problem));
             if terms.len() != num_q_heads as usize {
-                return Err(GpuError::HeadTerms { option, given: terms.len(), num_q_heads });
+                return refuse(format!("has {} elements, but there are {num_q_heads} query heads", terms.len()));
             }
             if num_q_heads > MAX_HEADS_WITH_TERMS {
-                return Err(GpuError::TooManyHeads { option, num_q_heads, limit: MAX_HEADS_WITH_TERMS });
+                return refuse(format!("has {num_q_heads} elements; the limit is {MAX_HEADS_WITH_TERMS}"));
             }
-            if let Some(head) = terms.iter().position(|term| !(term * LOG2_E).is_finite()) {
-                return Err(GpuError::HeadTerm { option, head, value: terms[head] });
+            let allowed = |term: f32| term.is_finite() || (option == "sinks" && term == f32::NEG_INFINITY);
+            if let Some(head) = terms.iter().position(|term| !allowed(term * LOG2_E)) {
+                return refuse(format!("[{head}] is {}; it must be finite", terms[head]));
             }
         }
         self.io_format.check_dims(layout)
     }
+}
+
+pub(crate) fn check_query_heads(num_q_heads: u32, layout: &KvLayout) -> Result<(), SpecError> {
+    let num_kv_heads = layout.num_kv_heads();
+    if num_q_heads == 0 || !num_q_heads.is_multiple_of(num_kv_heads) {
+        let problem = format!("is {num_q_heads}, not a positive multiple of the {num_kv_heads} KV heads of the cache");
+        return Err(SpecError::new("num_q_heads", problem));
+    }
+    Ok(())
+}
+
+/// Refuses what is not positive and finite, also after the kernels have multiplied it by log2(e).
+pub(crate) fn check_positive(option: &'static str, value: f32) -> Result<(), SpecError> {
+    if (value * LOG2_E).is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(SpecError::new(option, format!("is {value}; it must be positive and finite")))
 }

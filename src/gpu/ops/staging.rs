@@ -4,7 +4,7 @@
 //! pool, through as few *chunks* of staging memory as the device's limits allow.
 
 use crate::gpu::cache::KvCache;
-use crate::gpu::error::GpuError;
+use crate::gpu::error::DeviceError;
 use crate::host::{BlockShape, HostBlocks, Side};
 
 /// Staging memory is dealt out in pieces of at most so many bytes, where no block needs more: drivers find them sooner
@@ -94,7 +94,7 @@ impl Route {
 }
 
 /// An empty copy of these blocks on the host.
-pub(crate) fn host_blocks(cache_shape: BlockShape, ids: &[u32]) -> Result<HostBlocks, GpuError> {
+pub(crate) fn host_blocks(cache_shape: BlockShape, ids: &[u32]) -> Result<HostBlocks, DeviceError> {
     HostBlocks::zeros(cache_shape, ids.to_vec())
-        .map_err(|bytes| GpuError::HostMemory { what: "a copy of the blocks", bytes })
+        .map_err(|bytes| DeviceError::HostMemory { what: "a copy of the blocks", bytes })
 }

@@ -1,21 +1,18 @@
 //! Joining attention over two sets of keys on the device.
 
 use crate::config::MAX_HEAD_DIM;
-use crate::error::PlanError;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use crate::gpu::cache::uniform;
-use crate::gpu::error::GpuError;
+use crate::gpu::error::{ArgumentError, GpuError};
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::StateParams;
 use crate::gpu::kernel::variant::IoFormat;
-use crate::gpu::pipeline::{BindingKind, bind_group, bind_group_layout, compile};
+use crate::gpu::make::{BindingKind, Dispatch, Maker};
 use crate::gpu::profile::DeviceProfile;
-use crate::gpu::scope::scoped;
 
 /// The compiled kernel that merges two attention states; any cache, or none, may have made them.
 #[derive(Debug)]
 pub struct StateMerger {
-    device: wgpu::Device,
+    maker: Maker,
     profile: DeviceProfile,
     io_format: IoFormat,
     merge: wgpu::ComputePipeline,
@@ -46,7 +43,7 @@ impl StateMerger {
     /// Compiles the kernel for outputs of a type.
     ///
     /// # Errors
-    /// What wgpu says of the kernel.
+    /// [`GpuError::Device`].
     pub fn new(device: &wgpu::Device, io_format: IoFormat) -> Result<Self, GpuError> {
         Self::with_profile(device, io_format, DeviceProfile::of(device))
     }
@@ -56,13 +53,11 @@ impl StateMerger {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_profile(device: &wgpu::Device, io_format: IoFormat, profile: DeviceProfile) -> Result<Self, GpuError> {
-        let io = scoped(device, "bind group layouts", 0, || {
-            let slots =
-                [BindingKind::Uniform, BindingKind::Write, BindingKind::Write, BindingKind::Read, BindingKind::Read];
-            bind_group_layout(device, "paged.states", &slots)
-        })?;
-        let merge = compile(device, &Kernel::MergeStates { io_format }, &[&io])?;
-        Ok(Self { device: device.clone(), profile, io_format, merge, io })
+        use BindingKind::{Read, Uniform, Write};
+        let maker = Maker::new(device)?;
+        let io = maker.layout("paged.states", &[Uniform, Write, Write, Read, Read])?;
+        let merge = maker.pipeline(&Kernel::MergeStates { io_format }, &[&io])?;
+        Ok(Self { maker, profile, io_format, merge, io })
     }
 
     /// The type of the outputs.
@@ -77,8 +72,9 @@ impl StateMerger {
     /// told apart by their buffers; those of `a` must be two.
     ///
     /// # Errors
-    /// [`GpuError::OddHead`] for f16 with heads of odd width, [`GpuError::Plan`] if there are too many workgroups, or an
-    /// error that names the buffer; nothing is recorded then.
+    /// [`GpuError::Argument`] for a `v_head_dim` that is odd in f16 or too large, and for a buffer that is too small, not
+    /// aligned, shared or without its usage; [`GpuError::Plan`] if there are too many workgroups; [`GpuError::Device`].
+    /// Nothing is recorded then.
     pub fn merge(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -86,18 +82,17 @@ impl StateMerger {
         a: State<'_>,
         b: State<'_>,
     ) -> Result<(), GpuError> {
-        let (device, profile) = (&self.device, &self.profile);
+        self.maker.check()?;
+        let (maker, profile) = (&self.maker, &self.profile);
         let StateShape { num_rows, num_q_heads, v_head_dim } = shape;
         if !v_head_dim.is_multiple_of(self.io_format.per_word()) {
-            return Err(GpuError::OddHead { name: "v_head_dim", dim: v_head_dim });
+            let problem = format!("is {v_head_dim}; f16 needs an even number, for two elements share a word");
+            return Err(ArgumentError::new("v_head_dim", problem).into());
         }
         if v_head_dim > MAX_HEAD_DIM {
-            return Err(PlanError::TooLarge {
-                what: "v_head_dim",
-                value: v_head_dim.into(),
-                limit: MAX_HEAD_DIM.into(),
-            }
-            .into());
+            return Err(
+                ArgumentError::new("v_head_dim", format!("is {v_head_dim}; the limit is {MAX_HEAD_DIM}")).into()
+            );
         }
         let head_words = v_head_dim / self.io_format.per_word();
         let states = u64::from(num_rows) * u64::from(num_q_heads);
@@ -114,16 +109,12 @@ impl StateMerger {
         let written = [("a.out", a_out.buffer), ("a.lse", a_lse.buffer)];
         check_disjoint(&[("b.out", b_out.buffer), ("b.lse", b_lse.buffer)], &written)?;
         check_disjoint(&written[..1], &written[1..])?;
-        let [x, y, z] = grid(states, 1, profile)?;
+        let grid = grid(states, 1, profile)?;
         let params = StateParams { num_states: states as u32, head_words, ..Default::default() };
-        let params = scoped(device, "parameters", 16, || uniform(device, "paged.state_params", &params))?;
-        let group = scoped(device, "the bindings of two states", 0, || {
-            let resources = [params.as_entire_buffer_binding(), a_out, a_lse, b_out, b_lse];
-            bind_group(device, "paged.states", &self.io, &resources)
-        })?;
-        pass.set_pipeline(&self.merge);
-        pass.set_bind_group(0, &group, &[]);
-        pass.dispatch_workgroups(x, y, z);
+        let params = maker.uniform("paged.state_params", &params)?;
+        let resources = [params.as_entire_buffer_binding(), a_out, a_lse, b_out, b_lse];
+        let groups = vec![maker.bind_group("paged.states", &self.io, &resources)?];
+        Dispatch { pipeline: self.merge.clone(), groups, grid }.record(pass);
         Ok(())
     }
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::blocks::{CacheManager, SeqId, SequenceRecord};
 use crate::error::ManagerError;
 use crate::gpu::cache::KvCache;
-use crate::gpu::error::GpuError;
+use crate::gpu::compat;
+use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::ops::staging::{Route, host_blocks};
-use crate::gpu::scope::scoped;
 use crate::host::{BlockShape, HostBlocks};
 
 /// Blocks on their way to the host; see [`KvCache::swap_out`].
@@ -50,32 +51,32 @@ impl SwapOut {
 
     /// Whether [`read`](Self::read) would find all blocks, or know that they will not come.
     pub fn is_ready(&self) -> bool {
-        !matches!(self.check(), Err(GpuError::Pending))
+        self.check() != Err(DeviceError::Pending)
     }
 
-    fn check(&self) -> Result<(), GpuError> {
+    fn check(&self) -> Result<(), DeviceError> {
         // Before the count: who still holds it may be about to count.
         let expected = Arc::strong_count(&self.arrival) > 1;
         fence(Ordering::Acquire);
         if self.arrival.failed.load(Ordering::Acquire) {
-            return Err(GpuError::DeviceLost);
+            return Err(DeviceError::Lost);
         }
         match self.arrival.pending.load(Ordering::Acquire) {
             0 => Ok(()),
-            _ if expected => Err(GpuError::Pending),
-            _ => Err(GpuError::NotSubmitted),
+            _ if expected => Err(DeviceError::Pending),
+            _ => Err(DeviceError::NotSubmitted),
         }
     }
 
     /// What the blocks held when the encoder's commands ran.
     ///
     /// # Errors
-    /// [`GpuError::Pending`] until the encoder was submitted and the device polled, [`GpuError::NotSubmitted`] if it was
-    /// dropped instead, [`GpuError::DeviceLost`], [`GpuError::HostMemory`].
-    pub fn read(&self) -> Result<HostBlocks, GpuError> {
+    /// [`DeviceError::Pending`] until the encoder was submitted and the device polled, [`DeviceError::NotSubmitted`] if it
+    /// was dropped instead, [`DeviceError::Lost`], [`DeviceError::HostMemory`].
+    pub fn read(&self) -> Result<HostBlocks, DeviceError> {
         self.check()?;
         let mut blocks = host_blocks(self.shape, &self.ids)?;
-        let views = self.staging.iter().map(|buffer| buffer.get_mapped_range(..).map_err(|_| GpuError::DeviceLost));
+        let views = self.staging.iter().map(|buffer| compat::mapped(buffer).ok_or(DeviceError::Lost));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         for run in &self.route.runs {
             let staged = &views[run.chunk][..];
@@ -114,16 +115,17 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::NoSuchBlock`], [`GpuError::OutOfMemory`], [`GpuError::DeviceLost`]; nothing is recorded then.
+    /// [`GpuError::Argument`] for a block that does not exist, or [`GpuError::Device`]. Nothing is recorded then.
     pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[u32]) -> Result<SwapOut, GpuError> {
+        self.maker.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
         let mut ids = blocks.to_vec();
         ids.sort_unstable();
         ids.dedup();
-        self.liveness.check()?;
         let route = Route::new(self, &ids);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = self.staging(&route, usage, false)?;
+        let staging = route.chunks.iter().map(|&size| self.maker.buffer("paged.staging", usage, size));
+        let staging = staging.collect::<Result<Vec<_>, _>>()?;
         for run in &route.runs {
             let to = &staging[run.chunk];
             encoder.copy_buffer_to_buffer(&run.pool, run.pool_offset, to, run.chunk_offset, run.bytes());
@@ -145,46 +147,54 @@ impl KvCache {
     /// back as block `pair.1`. Of the same cache or another one, whatever its head shards.
     ///
     /// # Errors
-    /// [`GpuError::BlockShape`] for blocks of another shape, [`GpuError::NotHeld`], [`GpuError::NoSuchBlock`],
-    /// [`GpuError::CopyOrder`] for a block that is to be written twice, [`GpuError::OutOfMemory`],
-    /// [`GpuError::DeviceLost`]; nothing is recorded then.
+    /// [`GpuError::Argument`] for blocks of another shape, a block that was not swapped out, that does not exist or that
+    /// would be written twice, or [`GpuError::Device`]. Nothing is recorded then.
     pub fn swap_in(
         &self,
         encoder: &mut wgpu::CommandEncoder,
         host: &HostBlocks,
         pairs: &[(u32, u32)],
     ) -> Result<(), GpuError> {
+        self.maker.check()?;
         if let Some((field, given, expected)) = host.shape().difference(&BlockShape::of(self.layout()), true) {
-            return Err(GpuError::BlockShape { field, given, expected });
+            let problem = format!("has blocks of {field} {given}, but the cache has {expected}");
+            return Err(ArgumentError::new("host", problem).into());
         }
-        self.check_blocks("blocks", pairs.iter().map(|pair| pair.1), 1)?;
+        self.check_blocks("pairs", pairs.iter().map(|pair| pair.1), 1)?;
         let mut moves = Vec::with_capacity(pairs.len());
         for (index, &(old, new)) in pairs.iter().enumerate() {
-            moves.push((new, host.place(old).ok_or(GpuError::NotHeld { index, block: old })?));
+            let place = host.place(old).ok_or_else(|| {
+                let problem = format!("[{index}] asks for what block {old} held, but that one was not swapped out");
+                ArgumentError::new("pairs", problem)
+            })?;
+            moves.push((new, place));
         }
         // So that neighbours on the device are neighbours in the list.
         moves.sort_unstable();
         if let Some(twice) = moves.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let block = twice[0].0;
             let index = pairs.iter().rposition(|pair| pair.1 == block).unwrap_or(0);
-            return Err(GpuError::CopyOrder { index, block });
+            return Err(written_twice("pairs", index, block).into());
         }
-        self.liveness.check()?;
         let targets: Vec<u32> = moves.iter().map(|&(new, _)| new).collect();
         let route = Route::new(self, &targets);
-        let staging = self.staging(&route, wgpu::BufferUsages::COPY_SRC, true)?;
-        let views = staging.iter().map(|buffer| buffer.get_mapped_range_mut(..).map_err(|_| GpuError::DeviceLost));
-        let mut views = views.collect::<Result<Vec<_>, _>>()?;
         let (bytes, block_bytes) = (host.bytes(), host.shape().block_bytes() as usize);
-        for run in &route.runs {
-            for (place, range, to) in run.pieces() {
-                let block = moves[place].1 * block_bytes;
-                let piece = &bytes[block + range.start..block + range.end];
-                views[run.chunk].slice(to..to + piece.len()).copy_from_slice(piece);
+        let fill = |chunk: usize, buffer: &wgpu::Buffer| {
+            let mut view = compat::mapped_mut(buffer, ..)?;
+            for run in route.runs.iter().filter(|run| run.chunk == chunk) {
+                for (place, range, to) in run.pieces() {
+                    let block = moves[place].1 * block_bytes;
+                    let piece = &bytes[block + range.start..block + range.end];
+                    view.slice(to..to + piece.len()).copy_from_slice(piece);
+                }
             }
-        }
-        drop(views);
-        staging.iter().for_each(wgpu::Buffer::unmap);
+            Some(())
+        };
+        let staged = route.chunks.iter().enumerate().map(|(chunk, &size)| {
+            let usage = wgpu::BufferUsages::COPY_SRC;
+            self.maker.mapped_buffer("paged.staging", usage, size, |buffer| fill(chunk, buffer))
+        });
+        let staging = staged.collect::<Result<Vec<_>, _>>()?;
         for run in &route.runs {
             let from = &staging[run.chunk];
             encoder.copy_buffer_to_buffer(from, run.chunk_offset, &run.pool, run.pool_offset, run.bytes());
@@ -207,8 +217,9 @@ impl KvCache {
         records: &[SequenceRecord],
         host: &HostBlocks,
     ) -> Result<Vec<SeqId>, SwapInError> {
+        self.maker.check().map_err(GpuError::from)?;
         if manager.layout() != self.layout() {
-            return Err(GpuError::Foreign { what: "manager" }.into());
+            return Err(GpuError::from(ArgumentError::other_cache("manager")).into());
         }
         let imported = manager.import_sequences(records)?;
         if let Err(error) = self.swap_in(encoder, host, &imported.blocks) {
@@ -218,19 +229,5 @@ impl KvCache {
             return Err(error.into());
         }
         Ok(imported.sequences)
-    }
-
-    fn staging(&self, route: &Route, usage: wgpu::BufferUsages, mapped: bool) -> Result<Vec<wgpu::Buffer>, GpuError> {
-        let chunks = route.chunks.iter().map(|&size| {
-            scoped(self.device(), "staging memory", size, || {
-                self.device().create_buffer(&wgpu::BufferDescriptor {
-                    label: Some("paged.staging"),
-                    size,
-                    usage,
-                    mapped_at_creation: mapped,
-                })
-            })
-        });
-        chunks.collect()
     }
 }

@@ -1,77 +1,16 @@
 //! Blocks from and to the pools of other engines, converted on the device.
 
-use std::fmt;
-
 use bytemuck::{Pod, Zeroable};
 
-use crate::formats::KvDtype;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use crate::gpu::cache::{Identity, KvCache, filled_buffer, pool_buffers, uniform};
-use crate::gpu::error::GpuError;
+use crate::gpu::cache::{KvCache, pool_buffers};
+use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{EXPORT_LANES, IMPORT_LANES, Kernel};
-use crate::gpu::pipeline::{BindingKind, bind_group, bind_group_layout, compile};
-use crate::gpu::scope::scoped;
+use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::value::{ExternalLayout, Identity};
 use crate::layout::KvLayout;
-
-/// In which order another engine's pool holds the rows of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExternalOrder {
-    /// `[num_blocks, block_size, num_kv_heads, head_dim]`: vLLM's flash layout, FlashInfer's NHD, CANN's ND.
-    TokenMajor,
-    /// `[num_blocks, num_kv_heads, block_size, head_dim]`: FlashInfer's HND, CANN's BNSD.
-    HeadMajor,
-}
-
-/// The elements of another engine's pool; they stand without gaps, those of 16 bits two to a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExternalElement {
-    /// IEEE single precision.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of an f32.
-    Bf16,
-}
-
-impl ExternalElement {
-    /// The storage format of our own with the same elements, whose conversions serve both.
-    pub(crate) fn format(self) -> KvDtype {
-        match self {
-            Self::F32 => KvDtype::F32,
-            Self::F16 => KvDtype::F16,
-            Self::Bf16 => KvDtype::Bf16,
-        }
-    }
-
-    /// Elements of a 32-bit word.
-    pub(crate) fn per_word(self) -> u32 {
-        match self {
-            Self::F32 => 1,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
-
-/// How another engine lays out its pools. Heads, widths and block size are those of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ExternalLayout {
-    /// Order of the rows.
-    pub order: ExternalOrder,
-    /// What a row consists of.
-    pub element: ExternalElement,
-}
-
-impl fmt::Display for ExternalLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = match self.order {
-            ExternalOrder::TokenMajor => "token-major",
-            ExternalOrder::HeadMajor => "head-major",
-        };
-        write!(f, "{} {order}", self.element.format())
-    }
-}
 
 /// One layer's K and V in another engine's pools.
 ///
@@ -98,7 +37,7 @@ pub struct BlockPair {
     pub own: u32,
 }
 
-/// Compiled kernels that copy blocks between the cache that made it and pools of a [`ExternalLayout`].
+/// Compiled kernels that copy blocks between the cache that made it and pools of an [`ExternalLayout`].
 #[derive(Debug)]
 pub struct Transfer {
     layout: ExternalLayout,
@@ -120,21 +59,16 @@ impl KvCache {
     /// Compiles the kernels for another engine's layout.
     ///
     /// # Errors
-    /// What wgpu says of the kernels.
+    /// [`GpuError::Device`].
     pub fn transfer(&self, layout: ExternalLayout) -> Result<Transfer, GpuError> {
-        let device = self.device();
-        let io = scoped(device, "bind group layouts", 0, || {
-            bind_group_layout(
-                device,
-                "paged.transfer_io",
-                &[BindingKind::Uniform, BindingKind::Read, BindingKind::Read, BindingKind::Write],
-            )
-        })?;
+        use BindingKind::{Read, Uniform, Write};
+        self.maker.check()?;
+        let io = self.maker.layout("paged.transfer_io", &[Uniform, Read, Read, Write])?;
         let [k, v] = sides(self.layout());
         let both = |kernel: fn(KvShape, ExternalLayout) -> Kernel| {
-            let of_k = compile(device, &kernel(k, layout), &[&io])?;
-            let of_v = if k == v { of_k.clone() } else { compile(device, &kernel(v, layout), &[&io])? };
-            Ok::<_, GpuError>([of_k, of_v])
+            let of_k = self.maker.pipeline(&kernel(k, layout), &[&io])?;
+            let of_v = if k == v { of_k.clone() } else { self.maker.pipeline(&kernel(v, layout), &[&io])? };
+            Ok::<_, DeviceError>([of_k, of_v])
         };
         let import = both(|kv, external| Kernel::PoolImport { kv, external })?;
         let export = both(|kv, external| Kernel::PoolExport { kv, external })?;
@@ -149,9 +83,9 @@ impl KvCache {
     /// to avoid.
     ///
     /// # Errors
-    /// [`GpuError::Layer`], [`GpuError::Foreign`], [`GpuError::Block`] for a block that does not exist,
-    /// [`GpuError::Limit`] or [`GpuError::Plan`] for more pairs than a binding holds or a dispatch serves, or an error that
-    /// names the buffer; nothing is recorded then.
+    /// [`GpuError::Argument`] for a layer or a block that does not exist, a transfer of another cache, or a buffer that is
+    /// too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more pairs than
+    /// a dispatch serves or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn import_pool(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -190,10 +124,11 @@ impl KvCache {
         pairs: &[BlockPair],
         direction: Direction,
     ) -> Result<(), GpuError> {
-        let (device, layout, profile) = (self.device(), self.layout(), self.profile());
+        self.maker.check()?;
+        let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
         if transfer.cache != *self.identity() {
-            return Err(GpuError::Foreign { what: "transfer" });
+            return Err(ArgumentError::other_cache("transfer").into());
         }
         check_pairs(pairs, pool.num_blocks, layout.num_blocks())?;
         let shapes = sides(layout);
@@ -213,10 +148,8 @@ impl KvCache {
             return Ok(());
         }
 
-        let bytes = element_bytes("the pairs of blocks", 2 * pairs.len() as u64, profile)?;
-        let list = scoped(device, "the pairs of blocks", bytes, || {
-            filled_buffer(device, "paged.pairs", wgpu::BufferUsages::STORAGE, bytemuck::cast_slice(pairs))
-        })?;
+        element_bytes("the pairs of blocks", 2 * pairs.len() as u64, profile)?;
+        let list = maker.filled("paged.pairs", wgpu::BufferUsages::STORAGE, bytemuck::cast_slice(pairs))?;
         let mut dispatches = Vec::with_capacity(2 * head_shards.len());
         for head_shard in head_shards {
             let params = TransferParams {
@@ -225,7 +158,7 @@ impl KvCache {
                 num_kv_heads: head_shard.num_heads,
                 total_kv_heads: layout.num_kv_heads(),
             };
-            let params = scoped(device, "parameters", 16, || uniform(device, "paged.transfer_params", &params))?;
+            let params = maker.uniform("paged.transfer_params", &params)?;
             let rows = pairs.len() as u64 * u64::from(head_shard.num_heads) * u64::from(layout.block_size());
             for (side, ours) in [&head_shard.k, &head_shard.v].into_iter().enumerate() {
                 let (ours, theirs) = (ours.as_entire_buffer_binding(), theirs[side].clone());
@@ -237,17 +170,11 @@ impl KvCache {
                 };
                 let grid = grid(rows.saturating_mul(per_row.into()), lanes, profile)?;
                 let resources = [params.as_entire_buffer_binding(), list.as_entire_buffer_binding(), read, written];
-                let group = scoped(device, "the bindings of a pool", 0, || {
-                    bind_group(device, "paged.transfer_io", &transfer.io, &resources)
-                })?;
-                dispatches.push((pipeline, group, grid));
+                let groups = vec![maker.bind_group("paged.transfer_io", &transfer.io, &resources)?];
+                dispatches.push(Dispatch { pipeline: pipeline.clone(), groups, grid });
             }
         }
-        for (pipeline, group, [x, y, z]) in &dispatches {
-            pass.set_pipeline(pipeline);
-            pass.set_bind_group(0, group, &[]);
-            pass.dispatch_workgroups(*x, *y, *z);
-        }
+        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
         Ok(())
     }
 }
@@ -265,11 +192,13 @@ fn sides(layout: &KvLayout) -> [KvShape; 2] {
     [kv.head_dim, kv.v_head_dim].map(|width| KvShape { head_dim: width, v_head_dim: width, ..kv })
 }
 
-fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(), GpuError> {
+fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(), ArgumentError> {
     for (index, pair) in pairs.iter().enumerate() {
         for (field, block, num_blocks) in [("external", pair.external, num_external), ("own", pair.own, num_own)] {
             if block >= num_blocks {
-                return Err(GpuError::Block { index, field, block, num_blocks });
+                let problem =
+                    format!("[{index}].{field} is block {block}, but that pool has {num_blocks}; correct the pair");
+                return Err(ArgumentError::new("pairs", problem));
             }
         }
     }

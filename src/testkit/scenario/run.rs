@@ -1,7 +1,7 @@
 //! A scenario on a device.
 
 use super::{Fault, Scenario, Verdict};
-use crate::gpu::{AttentionIo, AttentionSpec, DeviceProfile, KvCache};
+use crate::gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, DeviceProfile, KvCache};
 use crate::plan::{Schedule, StepPlan};
 use crate::testkit::{Gpu, SENTINEL, append_plan, attend_plan, io_buffer, read_io};
 
@@ -80,6 +80,7 @@ impl Scenario {
                 }
             }
         }
+        let appender = cache.appender(AppendSpec::new())?;
         // In pieces, as an engine would, and so that no binding grows beyond its limit.
         for slots in self.owned_slots().chunks(16_384) {
             let gather = |source: &[f32], row: usize| -> Vec<f32> {
@@ -89,11 +90,11 @@ impl Scenario {
             let v = gpu.storage("v", &gather(&self.v, self.spec.v_row()));
             let plan = append_plan(&self.layout, cache.schedule(), slots)?;
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            let step = cache.begin_step(&gpu.queue, &mut encoder, &plan)?;
+            let step = cache.begin_step(&mut encoder, &plan)?;
             {
                 let mut pass = encoder.begin_compute_pass(&Default::default());
                 for layer in 0..self.layout.num_layers() {
-                    cache.append(&mut pass, &step, layer, k.slice(..), v.slice(..))?;
+                    cache.append(&mut pass, &appender, &step, layer, AppendIo::new(k.slice(..), v.slice(..)))?;
                 }
             }
             gpu.submit(encoder);
@@ -119,11 +120,11 @@ impl Scenario {
         let out = io_buffer(gpu, "out", &vec![SENTINEL; out_elements], io_format);
         let lse = gpu.storage("lse", &vec![SENTINEL; heads]);
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let step = cache.begin_step(&gpu.queue, &mut encoder, &plan)?;
+        let step = cache.begin_step(&mut encoder, &plan)?;
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            let lse = self.spec.lse.then(|| lse.slice(..));
-            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse };
+            let io = AttentionIo::new(q.slice(..), out.slice(..));
+            let io = if self.spec.lse { io.with_lse(lse.slice(..)) } else { io };
             cache.attend(&mut pass, &attention, &step, 0, io)?;
         }
         gpu.submit(encoder);

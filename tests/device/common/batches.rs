@@ -149,10 +149,11 @@ impl<'a> Batches<'a> {
         let lse = gpu.storage("lse", &vec![0x4b4b_4b4b_u32; rows * spec.num_q_heads as usize]);
         let plan = self.plan(batch);
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let step = self.cache.begin_step(&gpu.queue, &mut encoder, &plan).unwrap();
+        let step = self.cache.begin_step(&mut encoder, &plan).unwrap();
         {
             let mut pass: wgpu::ComputePass<'_> = encoder.begin_compute_pass(&Default::default());
-            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: spec.lse.then(|| lse.slice(..)) };
+            let io = AttentionIo::new(q.slice(..), out.slice(..));
+            let io = if spec.lse { io.with_lse(lse.slice(..)) } else { io };
             self.cache.attend(&mut pass, &self.attention, &step, 0, io).unwrap();
         }
         gpu.submit(encoder);

@@ -6,7 +6,7 @@ pub mod rig;
 pub mod story;
 
 use wgpu_paged_attention::formats::encode_row;
-use wgpu_paged_attention::gpu::{DeviceProfile, KvCache, LaneComm};
+use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, DeviceProfile, KvCache, LaneComm};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::testkit::{
@@ -139,10 +139,12 @@ pub fn append(gpu: &Gpu, cache: &KvCache, slots: &[i64], k: &[f32], v: &[f32]) -
     plan.plan_tables(cache.layout(), &tables).map_err(|error| error.to_string())?;
     let (k, v) = (gpu.storage("k", k), gpu.storage("v", v));
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = cache.begin_step(&gpu.queue, &mut encoder, &plan).map_err(|error| error.to_string())?;
+    let step = cache.begin_step(&mut encoder, &plan).map_err(|error| error.to_string())?;
     let appended = {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        cache.append(&mut pass, &step, 0, k.slice(..), v.slice(..)).map_err(|error| error.to_string())
+        let appender = cache.appender(AppendSpec::new()).map_err(|error| error.to_string())?;
+        let io = AppendIo::new(k.slice(..), v.slice(..));
+        cache.append(&mut pass, &appender, &step, 0, io).map_err(|error| error.to_string())
     };
     gpu.submit(encoder);
     appended

@@ -6,7 +6,9 @@ use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::formats::round_rows;
-use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache, Step};
+use wgpu_paged_attention::gpu::{
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache, Step,
+};
 use wgpu_paged_attention::plan::StepPlan;
 use wgpu_paged_attention::reference::{Heads, QueryRow, Scoring, attend};
 use wgpu_paged_attention::testkit::Gpu;
@@ -27,10 +29,21 @@ pub struct StepIo {
     pub out: wgpu::Buffer,
 }
 
+impl StepIo {
+    pub fn append(&self) -> AppendIo<'_> {
+        AppendIo::new(self.k.slice(..), self.v.slice(..))
+    }
+
+    pub fn attend(&self) -> AttentionIo<'_> {
+        AttentionIo::new(self.q.slice(..), self.out.slice(..))
+    }
+}
+
 pub struct Rig {
     pub gpu: Gpu,
     pub cache: KvCache,
     pub manager: CacheManager,
+    pub appender: Appender,
     pub attention: Attention,
     pub plan: StepPlan,
     pub num_q_heads: u32,
@@ -55,10 +68,11 @@ impl Rig {
         let layout = config.layout().unwrap();
         let cache = KvCache::with_profile(&gpu.device, &layout, profile.clone()).unwrap();
         super::fill_pools(gpu, &cache, u32::MAX);
+        let appender = cache.appender(AppendSpec::new()).unwrap();
         let attention = cache.attention(AttentionSpec::new(num_q_heads)).unwrap();
         let plan = cache.new_plan();
         let manager = CacheManager::new(&layout).unwrap();
-        Self { gpu: gpu.clone(), cache, manager, attention, plan, num_q_heads }
+        Self { gpu: gpu.clone(), cache, manager, appender, attention, plan, num_q_heads }
     }
 
     /// Starts anew with the same kernels: no sequences, and NaN in the pools.
@@ -103,12 +117,11 @@ impl Rig {
 
     /// Records append and attention of all layers; every layer gets the same K and V.
     pub fn record(&self, encoder: &mut wgpu::CommandEncoder, io: &StepIo) -> Step {
-        let step = self.cache.begin_step(&self.gpu.queue, encoder, &self.plan).unwrap();
+        let step = self.cache.begin_step(encoder, &self.plan).unwrap();
         let mut pass = encoder.begin_compute_pass(&Default::default());
         for layer in 0..self.cache.layout().num_layers() {
-            self.cache.append(&mut pass, &step, layer, io.k.slice(..), io.v.slice(..)).unwrap();
-            let io = AttentionIo { q: io.q.slice(..), out: io.out.slice(..), lse: None };
-            self.cache.attend(&mut pass, &self.attention, &step, layer, io).unwrap();
+            self.cache.append(&mut pass, &self.appender, &step, layer, io.append()).unwrap();
+            self.cache.attend(&mut pass, &self.attention, &step, layer, io.attend()).unwrap();
         }
         step
     }
@@ -118,11 +131,11 @@ impl Rig {
         let io = self.io(requests);
         self.reserve(requests);
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        let step = self.cache.begin_step(&self.gpu.queue, &mut encoder, &self.plan).unwrap();
+        let step = self.cache.begin_step(&mut encoder, &self.plan).unwrap();
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for layer in 0..self.cache.layout().num_layers() {
-                self.cache.append(&mut pass, &step, layer, io.k.slice(..), io.v.slice(..)).unwrap();
+                self.cache.append(&mut pass, &self.appender, &step, layer, io.append()).unwrap();
             }
         }
         self.gpu.submit(encoder);

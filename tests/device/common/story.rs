@@ -6,7 +6,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
-use wgpu_paged_attention::gpu::{Attention, AttentionIo, AttentionSpec, BlockFill, DeviceProfile, KvCache};
+use wgpu_paged_attention::gpu::{
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, ClearValue, DeviceProfile, KvCache,
+};
 use wgpu_paged_attention::plan::StepPlan;
 use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu;
@@ -26,6 +28,7 @@ pub struct Teller {
     pub cache: KvCache,
     pub manager: CacheManager,
     pub plan: StepPlan,
+    appender: Appender,
     attention: Attention,
 }
 
@@ -77,12 +80,13 @@ impl Teller {
     ) -> Self {
         let layout = config.layout().unwrap();
         let cache = KvCache::with_profile(&gpu.device, &layout, profile.clone()).unwrap();
+        let appender = cache.appender(AppendSpec::new()).unwrap();
         let attention = cache.attention(spec).unwrap();
         let manager = CacheManager::with_options(&layout, options).unwrap();
         let plan = cache.new_plan();
-        let teller = Self { gpu: gpu.clone(), cache, manager, plan, attention };
+        let teller = Self { gpu: gpu.clone(), cache, manager, plan, appender, attention };
         let all: Vec<u32> = (0..layout.num_blocks()).collect();
-        teller.fill(&all, BlockFill::Poison);
+        teller.fill(&all, ClearValue::Poison);
         teller
     }
 
@@ -90,9 +94,9 @@ impl Teller {
         self.gpu.device.create_command_encoder(&Default::default())
     }
 
-    pub fn fill(&self, blocks: &[u32], fill: BlockFill) {
+    pub fn fill(&self, blocks: &[u32], fill: ClearValue) {
         let mut encoder = self.encoder();
-        self.cache.fill_blocks(&self.gpu.queue, &mut encoder, blocks, fill).unwrap();
+        self.cache.clear_blocks(&mut encoder, blocks, fill).unwrap();
         self.gpu.submit(encoder);
     }
 
@@ -127,7 +131,7 @@ impl Teller {
     ) -> Vec<wgpu::Buffer> {
         let requests: Vec<_> = parts.iter().map(|(story, words)| (story.seq, *words)).collect();
         self.manager.reserve_tokens(&requests, &mut self.plan).unwrap();
-        let step = self.cache.begin_step(&self.gpu.queue, encoder, &self.plan).unwrap();
+        let step = self.cache.begin_step(encoder, &self.plan).unwrap();
         let layout = self.cache.layout();
         let mut outs = Vec::new();
         for layer in 0..layout.num_layers() {
@@ -143,8 +147,9 @@ impl Teller {
             let out = self.gpu.storage("out", &vec![123.0_f32; rows as usize]);
             let [k, v, q] = [k, v, q].map(|values| self.gpu.storage("values", &values));
             let mut pass = encoder.begin_compute_pass(&Default::default());
-            self.cache.append(&mut pass, &step, layer, k.slice(..), v.slice(..)).unwrap();
-            let io = AttentionIo { q: q.slice(..), out: out.slice(..), lse: None };
+            let io = AppendIo::new(k.slice(..), v.slice(..));
+            self.cache.append(&mut pass, &self.appender, &step, layer, io).unwrap();
+            let io = AttentionIo::new(q.slice(..), out.slice(..));
             self.cache.attend(&mut pass, &self.attention, &step, layer, io).unwrap();
             outs.push(out);
         }

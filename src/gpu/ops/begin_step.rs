@@ -1,0 +1,55 @@
+//! The beginning of a step: its words, and what comes before the first append.
+
+use crate::gpu::binding::{element_bytes, grid};
+use crate::gpu::cache::KvCache;
+use crate::gpu::error::{ArgumentError, GpuError};
+use crate::gpu::kernel::UPDATE_LANES;
+use crate::gpu::make::Dispatch;
+use crate::gpu::step::Step;
+use crate::plan::StepPlan;
+
+impl KvCache {
+    /// Sends a plan to the device, once for all layers, and records what comes before the first append: changes of the
+    /// block tables, [clears](StepPlan::clears) and [copies](StepPlan::copies) of blocks in all layers.
+    ///
+    /// Record the step into `encoder`, or into encoders submitted after it. Steps must be submitted in the order in
+    /// which they were begun. The upload is as long as the batch, whatever the context. Kernels for clears and copies that
+    /// were not [warmed up](Self::warm_up) are compiled here.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] for a plan of another layout, one that was not made by [`new_plan`](Self::new_plan), or one
+    /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`] for one larger than a dispatch or a
+    /// binding, and for a device that is out of memory or lost. Nothing is recorded then.
+    pub fn begin_step(&self, encoder: &mut wgpu::CommandEncoder, plan: &StepPlan) -> Result<Step, GpuError> {
+        self.maker.check()?;
+        if !plan.fits(self.layout()) {
+            return Err(ArgumentError::other_cache("plan").into());
+        }
+        let (given, expected) = (plan.schedule(), self.schedule());
+        if given != expected {
+            let problem = format!("was made with {given:?}, but the cache uses {expected:?}; use KvCache::new_plan");
+            return Err(ArgumentError::new("plan", problem).into());
+        }
+        let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, self.profile())?;
+        let updates = grid(plan.updates().len() as u64, UPDATE_LANES, self.profile())?;
+        let clears = self.clears(self.clear_value(), plan.clears().len())?;
+        let copies = self.copies(plan.copies().len())?;
+        let lease = self.send(encoder, bytes, |words| plan.encode(words))?;
+        if let Some(arena) = lease.arena()
+            && (updates[0] > 0 || clears.is_some() || copies.is_some())
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: Some("paged.begin_step"),
+                timestamp_writes: None,
+            });
+            if updates[0] > 0 {
+                let (pipeline, groups) = (self.table_update.clone(), vec![arena.update.clone()]);
+                Dispatch { pipeline, groups, grid: updates }.record(&mut pass);
+            }
+            for work in [clears, copies].into_iter().flatten() {
+                work.record(&mut pass, arena);
+            }
+        }
+        Ok(Step::new(plan, lease, self.identity().clone()))
+    }
+}
