@@ -9,6 +9,7 @@ mod compare;
 mod devices;
 mod html;
 mod models;
+mod needs;
 mod plan;
 mod replay;
 mod report;
@@ -19,11 +20,9 @@ mod workload;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-use wgpu_paged_attention::testkit::{AdapterChoice, Gpu, GpuOptions};
+use clap::{CommandFactory, FromArgMatches};
 
-use args::{AdapterArgs, Cli, Command};
-use common::status::{Failure, Status};
+use args::{Cli, Command};
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
@@ -33,8 +32,9 @@ fn main() -> ExitCode {
         unsafe { std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir()) };
     }
     // Says what is wrong with the arguments, and ends with 2.
-    let cli = Cli::parse_from(with_command(std::env::args_os().collect()));
-    let ended = match cli.command {
+    let matches = Cli::command().get_matches_from(with_command(std::env::args_os().collect()));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let ended = needs::check(&matches).and_then(|()| match cli.command {
         Command::Devices(args) => devices::run(&args),
         Command::Check(args) => check::command::run(&args),
         Command::Bench(args) => bench::command::run(&args),
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Blocks(args) => blocks::command::run(&args),
         Command::Plan(args) => plan::command::run(&args),
         Command::Replay(args) => replay::command::run(&args),
-    };
+    });
     match ended {
         Ok(status) => status.into(),
         Err(failure) => {
@@ -63,13 +63,6 @@ fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
         args.insert(1.min(args.len()), "bench".into());
     }
     args
-}
-
-/// Opens a device, or says with status 3 why there is none.
-fn open(args: &AdapterArgs) -> Result<Gpu, Failure> {
-    let adapter = AdapterChoice { name: args.adapter.clone(), require_gpu: args.require_gpu };
-    Gpu::open(&GpuOptions { adapter, ..GpuOptions::default() })
-        .map_err(|error| Failure::new(Status::NoAdapter, error.to_string()))
 }
 
 #[cfg(test)]

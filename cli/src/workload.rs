@@ -13,7 +13,6 @@ use crate::trace::Request;
 /// Lengths whose logarithms are normally distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogNormalFit {
-    /// Mean of the natural logarithm.
     pub ln_mean: f64,
     /// Standard deviation of the natural logarithm.
     pub ln_sd: f64,
@@ -33,9 +32,7 @@ impl LogNormalFit {
 pub struct Workload {
     /// The name on the command line and in reports.
     pub name: &'static str,
-    /// Prompt lengths, in tokens.
     pub prompt: LogNormalFit,
-    /// Output lengths, in tokens.
     pub output: LogNormalFit,
     /// Mean arrivals per second.
     pub requests_per_s: f64,
@@ -46,7 +43,6 @@ pub struct Workload {
 /// Name of the workload of short chats.
 pub const SHORT_CHAT: &str = "short-chat";
 
-/// Why there is no such workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown workload {given:?}; known are {known}, or give the path of a request log")]
 pub struct UnknownWorkload {
@@ -111,9 +107,6 @@ impl Workload {
     ];
 
     /// The built-in workload of this name.
-    ///
-    /// # Errors
-    /// [`UnknownWorkload`], which lists the names.
     pub fn by_name(name: &str) -> Result<Self, UnknownWorkload> {
         Self::BUILT_IN.into_iter().find(|workload| workload.name == name).ok_or_else(|| UnknownWorkload {
             given: name.chars().take(80).collect(),
@@ -130,7 +123,7 @@ impl Workload {
             .map(|_| {
                 arrival_s += Exp::new(self.requests_per_s).map_or(0.0, |gaps| gaps.sample(&mut rng));
                 Request {
-                    arrival_s,
+                    arrival_ns: (arrival_s * 1e9_f64).round() as u64,
                     prompt_tokens: self.prompt.draw(&mut rng),
                     output_tokens: self.output.draw(&mut rng),
                     ..Request::default()
@@ -162,9 +155,9 @@ mod tests {
                 assert!((mean - fit.ln_mean).abs() < slack, "{}: mean {mean} of {fit:?}", workload.name);
                 assert!((sd - fit.ln_sd).abs() < slack + 0.03, "{}: sd {sd} of {fit:?}", workload.name);
             }
-            let rate = N as f64 / requests[N - 1].arrival_s;
+            let rate = N as f64 / (requests[N - 1].arrival_ns as f64 / 1e9);
             assert!((rate / workload.requests_per_s - 1.0).abs() < 0.05, "{}: {rate}/s", workload.name);
-            assert!(requests.is_sorted_by(|a, b| a.arrival_s <= b.arrival_s));
+            assert!(requests.is_sorted_by(|a, b| a.arrival_ns <= b.arrival_ns));
         }
     }
 

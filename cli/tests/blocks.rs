@@ -49,7 +49,7 @@ fn what_is_only_counted_is_the_same_every_time() {
     assert_eq!((succeeded(&args), read(&json), read(&csv)), once);
     let (table, json, csv) = once;
     for words in
-        ["short-chat: 20000 requests", "azure-conv", "entries at 4096", "recommended: blocks of", "not measured"]
+        ["short-chat: 20000 requests", "azure-conv", "entries at 8192", "recommended: blocks of", "not measured"]
     {
         assert!(table.contains(words), "{words:?} is not in {table}");
     }
@@ -100,7 +100,7 @@ fn wrong_usage_is_refused() {
 #[test]
 fn real_conversations_fill_their_blocks() {
     let Some(path) = published_log("azure2023_conv.csv") else { return };
-    let report = study("azure.json", &["--no-measure", "--trace", &path]);
+    let report = study("azure.json", &["--no-measure", "--trace", &path, "--max-len", "4096"]);
     let utilisation = row(&report, 16)["utilisation"].as_f64().unwrap();
     assert!((0.99..1.0).contains(&utilisation), "{utilisation}");
     let contiguous = report["workloads"][0]["contiguous_utilisation"].as_f64().unwrap();

@@ -84,7 +84,7 @@ fn logs_are_compared_with_bad_rows_left_out_on_request() {
     refused(&["--trace", path], 2, &["--trace", path, ":3:", "prompt_tokens", "\"x\""]);
     let output = run(&["--trace", path, "--skip-bad"]);
     let (text, warning) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("log.csv") && warning.contains("1 bad rows of log.csv were left out"), "{text}{warning}");
+    assert!(text.contains("log.csv") && warning.contains("1 bad row of log.csv was left out"), "{text}{warning}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn bad_input_is_refused_with_value_and_limit() {
     refused(&["--budget", "0"], 2, &["is 0", "13107200"]);
     refused(&["--block-size", "0"], 2, &["--block-size", "1..=65536"]);
     refused(&["--max-len", "0"], 2, &["--max-len", "1..=1073741824"]);
-    refused(&["--lens", "4097"], 2, &["4097", "4096"]);
+    refused(&["--lens", "4097"], 2, &["--lens", "4097", "4096", "--max-len"]);
     refused(&["--kv-dtype", "f8"], 2, &["f8", "int4"]);
     refused(&["--skip-bad"], 2, &["--trace"]);
     refused(&["--adapter", "no such card"], 3, &["adapter"]);
@@ -109,10 +109,52 @@ fn bad_input_is_refused_with_value_and_limit() {
         ("[]", &["not a JSON object"][..]),
         ("{\"model_type\": \"llama\"}", &["num_hidden_layers"]),
         ("{\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 512}", &["kv_lora_rank", "512", "latent"]),
-        ("{\"model_type\": \"mamba\"}", &["mamba", "llama, mistral"]),
+        ("{\"model_type\": \"mamba\"}", &["num_hidden_layers", "n_layer", "--layers, --heads"]),
     ] {
         std::fs::write(&config, text).unwrap();
         refused(&["--config", path], 2, &[&[path], words].concat());
     }
     refused(&["--config", path, "--model", "llama-13b"], 2, &["--config", "--model"]);
+}
+
+#[test]
+fn x11_the_longest_sequence_is_the_models_own_unless_asked_for() {
+    let config = directory("own").join("config.json");
+    let model = r#"{"n_layer": 2, "n_head": 4, "n_embd": 256, "n_positions": 2048}"#;
+    std::fs::write(&config, model).unwrap();
+    let path = config.to_str().unwrap();
+    let text = stdout(&["--config", path, "--lens", "1024"]);
+    assert!(text.contains("sequences of up to 2,048 tokens") && text.contains("50.0 %"), "{text}");
+    let output = run(&["--config", path, "--lens", "1024", "--max-len", "4096"]);
+    let (text, warning) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("75.0 %"), "{text}");
+    assert_eq!(warning, "warning: --max-len 4096 is longer than the 2048 tokens that plan-own was made for\n");
+    assert!(run(&["--config", path, "--max-len", "2048"]).stderr.is_empty());
+    refused(&["--config", path, "--lens", "2049"], 2, &["--lens", "2049", "2048", "--max-len"]);
+}
+
+#[test]
+fn x12_a_model_is_its_numbers_where_nothing_else_tells() {
+    let numbers = ["--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128"];
+    let by_name = stdout(&["--model", "llama-3-8b", "--max-len", "4096"]);
+    let by_numbers = stdout(&numbers);
+    let table = |text: &str| text.split_once("\n\n").unwrap().1.to_owned();
+    assert_eq!(table(&by_numbers), table(&by_name));
+    assert!(by_numbers.starts_with("model: 32/8x128, 32 layers, 32 query heads, 8 KV heads of 128"), "{by_numbers}");
+    refused(&["--layers", "32", "--heads", "32"], 2, &["--head-dim"]);
+    refused(&["--heads", "32"], 2, &["--layers"]);
+    refused(&[&numbers[..], &["--model", "llama-13b"]].concat(), 2, &["--model"]);
+    refused(&["--layers", "1", "--heads", "9", "--kv-heads", "2", "--head-dim", "8"], 2, &["--heads", "9", "2"]);
+}
+
+#[test]
+fn x12_what_a_file_leaves_out_is_said() {
+    let config = directory("hybrid").join("config.json");
+    let model =
+        r#"{"n_layer": 8, "n_head": 4, "n_embd": 256, "n_positions": 2048, "full_attention_interval": 4, "eps": NaN}"#;
+    std::fs::write(&config, model).unwrap();
+    let output = run(&["--config", config.to_str().unwrap()]);
+    let note = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(note, "note: plan-hybrid: 2 of its 8 layers keep K and V of their own\n");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(", 2 layers, 4 query heads, 4 KV heads of 64"));
 }

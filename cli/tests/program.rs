@@ -472,8 +472,63 @@ fn lengths_come_from_a_log_or_a_workload() {
     }
     std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,6\n1.0,x,2\n").expect("it can be written");
     let output = run(&[&case[..], &["--trace", text(&log), "--skip-bad"]].concat());
-    assert!(output.status.success() && stderr(&output).contains("1 bad rows of log.csv"), "{}", stderr(&output));
+    assert!(output.status.success() && stderr(&output).contains("1 bad row of log.csv was"), "{}", stderr(&output));
     std::fs::write(&log, "arrival_s,prompt_tokens,output_tokens\n0.0,5,0\n").expect("it can be written");
     let output = run(&[&case[..], &["--trace", text(&log)]].concat());
     assert_eq!(output.status.code(), Some(2), "a log without any output: {}", stderr(&output));
+}
+
+#[test]
+fn x16_options_without_effect_are_refused_by_name() {
+    for (words, named) in [
+        ("--op append --window 5 --soft-cap 3", "--window has no effect on --op append"),
+        ("--op append --soft-cap 3", "--soft-cap has no effect on --op append"),
+        ("--shared-prefix 99999 --context 64", "--shared-prefix has no effect beyond the 64 tokens"),
+        ("--shared-prefix 8 --context 64", "--shared-prefix has no effect on 8 sequences of 64 tokens in blocks of 16"),
+        ("--shared-prefix 32 --batch 1", "--shared-prefix has no effect on 1 sequence of 1024 tokens"),
+        ("--case 4,64,2,1,8 --window 64", "--window has no effect on sequences of at most 64 tokens"),
+        ("--lens 40,5x2 --queries 41", "--queries has no effect beyond the 40 tokens"),
+        ("--op decode --non-causal", "--non-causal has no effect on one query"),
+        ("--samples 5 --time-budget 3", "--time-budget has no effect beside --samples"),
+    ] {
+        refused(&[&["bench"], &words.split(' ').collect::<Vec<_>>()[..]].concat(), 2, &[named]);
+    }
+    refused(&["plan", "--requests", "5"], 2, &["--requests has no effect without --workload"]);
+    refused(&["plan", "--seed", "5"], 2, &["--seed has no effect without --workload"]);
+    refused(&["blocks", "--no-measure", "--kv-dtype", "int8"], 2, &["--kv-dtype has no effect beside --no-measure"]);
+    refused(&["replay", "--adapter", "0"], 2, &["--adapter has no effect without --clock calibrated or --execute"]);
+}
+
+#[test]
+fn x08_an_adapter_by_number_or_by_nothing() {
+    if adapter("x08_an_adapter_by_number_or_by_nothing").is_none() {
+        return;
+    }
+    for command in ["check", "bench", "plan", "blocks"] {
+        refused(&[command, "--adapter", "15"], 3, &["15"]);
+        refused(&[command, "--adapter", ""], 2, &["--adapter"]);
+    }
+}
+
+#[test]
+fn x12_one_table_of_models_and_a_file_for_every_command() {
+    let directory = directory("models");
+    let config = directory.join("config.json");
+    std::fs::write(&config, r#"{"n_layer": 2, "n_head": 2, "num_kv_heads": 1, "n_embd": 16, "n_positions": 64}"#)
+        .unwrap();
+    let path = text(&config);
+    refused(&["bench", "--model", "mistral-7b", "--config", path], 2, &["--config", "--model"]);
+    refused(&["bench", "--model", "gpt-9"], 2, &["gpt-9", "mistral-7b", "phi-3-mini"]);
+    refused(&["bench", "--case", "1,17,2,1,8", "--config", path], 2, &["--config", "--case"]);
+    succeeded(&["plan", "--config", path]);
+    succeeded(&["replay", "--config", path, "--requests", "50"]);
+    succeeded(&["blocks", "--config", path, "--no-measure", "--workload", "short-chat", "--requests", "500"]);
+    if adapter("x12_one_table_of_models_and_a_file_for_every_command").is_none() {
+        return;
+    }
+    let tiny = ["bench", "--op", "decode", "--batch", "1", "--context", "17", "--samples", "5"];
+    assert!(succeeded(&[&tiny[..], &["--config", path]].concat()).contains("cli-models"));
+    let numbers = ["--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-dim", "8"];
+    assert!(succeeded(&[&tiny[..], &numbers].concat()).contains("2/1x8"));
+    assert!(succeeded(&[&tiny[..], &["--model", "mistral-7b"]].concat()).contains("mistral-7b"));
 }

@@ -129,9 +129,18 @@ fn bad_logs_and_options_are_refused_with_file_line_and_field() {
     }
     // Options that would do nothing.
     let unused = log("unused.json", "");
-    refused(&["--save-calibration", &unused], &["--save-calibration needs --clock calibrated"]);
-    refused(&["--attention-only"], &["--attention-only needs --clock calibrated"]);
+    refused(&["--save-calibration", &unused], &["--save-calibration has no effect without --clock calibrated"]);
+    refused(&["--attention-only"], &["--attention-only has no effect without --clock calibrated"]);
     refused(&["--execute", "--only", "contiguous"], &["--execute", "leave out --only contiguous"]);
+    refused(&["--clock", "step", "--calibration", &unused], &["--calibration has no effect with --clock step"]);
+    refused(&["--workload", "sharegpt", "--tokens-per-id", "16"], &["--tokens-per-id"]);
+    refused(&["--workload", "sharegpt", "--time-unit", "ms"], &["--time-unit"]);
+    refused(&["--execute", "--execute-layers", "41"], &["--execute-layers 41", "llama-13b has 40"]);
+    let plain = log("plain-ids.csv", format!("{HEADER}0,30,4\n"));
+    refused(
+        &["--trace", &plain, "--tokens-per-id", "16"],
+        &["--tokens-per-id has no effect on a log without hash_ids"],
+    );
     let path = Path::new(&unused);
     let other_name = path.with_file_name(".").join(path.file_name().unwrap());
     let other_name = other_name.to_str().unwrap();
@@ -164,7 +173,7 @@ fn a_name_that_is_no_text_is_the_name_of_a_file_all_the_same() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paged-attention"));
     let output = command.args(["replay", "--only", "paged", "--trace"]).arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("log-\u{fffd}.csv, 1 requests"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("log-\u{fffd}.csv, 1 request,"));
 }
 
 #[test]
@@ -269,4 +278,47 @@ fn a_large_pool_finds_what_an_infinite_one_would() {
     assert!((large - infinite).abs() < 0.02, "{large} of {infinite}");
     let (small, _) = hits("26GB");
     assert!(small < infinite - 0.1, "a small pool forgets: {small}");
+}
+
+/// The same requests, one a second, in the fields of a Qwen-Bailian trace and in seconds by name.
+fn one_a_second() -> (String, String) {
+    let (mut ids, mut plain) = (String::new(), "arrival_s,prompt_tokens,output_tokens\n".to_owned());
+    for i in 0..600_usize {
+        let (time, prompt, output) =
+            (i as f64 + (i * 37 % 100) as f64 / 200.0, 100 + i * 373 % 1900, 50 + i * 97 % 250);
+        let hash_ids: Vec<usize> = (i * 1000..i * 1000 + prompt.div_ceil(16)).collect();
+        writeln!(
+            ids,
+            r#"{{"chat_id": {i}, "parent_chat_id": -1, "timestamp": {time:.3}, "input_length": {prompt}, "output_length": {output}, "type": "text", "turn": 1, "hash_ids": {hash_ids:?}}}"#
+        )
+        .unwrap();
+        writeln!(plain, "{time:.3},{prompt},{output}").unwrap();
+    }
+    (log("bailian.jsonl", ids), log("plain.csv", plain))
+}
+
+#[test]
+fn x01_a_log_in_seconds_is_served_in_seconds() {
+    let (ids, plain) = one_a_second();
+    let last = |args: &[&str]| succeeded(args).lines().last().unwrap().to_owned();
+    let expected = last(&["--trace", &plain]);
+    assert!(expected.contains("1.00 ×") && expected.matches("1.00 ×").count() == 2, "{expected}");
+    assert_eq!(last(&["--trace", &ids]), expected);
+    assert_eq!(last(&["--trace", &ids, "--tokens-per-id", "16", "--time-unit", "s"]), expected);
+    let table = succeeded(&["--trace", &ids]);
+    assert!(table.contains("bailian.jsonl, 600 requests, times in s (timestamp has fractions)"), "{table}");
+    let report = replay("unit", &["--trace", &plain]);
+    assert_eq!(
+        (&report["log"]["time_unit"], &report["log"]["time_unit_by"]),
+        (&"s".into(), &"the name of arrival_s".into())
+    );
+    // Asked for, it is taken, and said to be more than any device serves.
+    let output = run(&["--trace", &ids, "--time-unit", "ms", "--only", "paged"]);
+    let warning = text(&output.stderr);
+    assert!(output.status.success() && text(&output.stdout).contains("times in ms (--time-unit)"));
+    for words in ["warning: bailian.jsonl: ", "arrivals", "a second, read in ms, are beyond any device", "--time-unit"]
+    {
+        assert!(warning.contains(words), "{words}: {warning}");
+    }
+    refused(&["--trace", &plain, "--time-unit", "h"], &["--time-unit", "ms"]);
 }

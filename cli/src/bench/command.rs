@@ -11,17 +11,17 @@ use crate::bench::runner::{self, BenchError};
 use crate::trace::ReadOptions;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
-use crate::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::common::files::ReportFiles;
 use crate::common::output::{Progress, print};
 use crate::common::status::{Failure, Status};
-use crate::trace::args::read_log;
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
+    args.check_lengths()?;
     let options = options(args)?;
-    let gpu = crate::open(&args.adapter)?;
+    let gpu = args.adapter.open()?;
     let cancel = cancel_on_ctrl_c()?;
 
     let bar = Progress::new();
@@ -62,13 +62,8 @@ fn save(report: &Report, files: &ReportFiles) -> Result<(), Failure> {
 }
 
 fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
-    let lengths = match (&args.trace, &args.workload) {
-        (Some(path), _) => {
-            // What the ids stand for does not matter here, so a log that leaves it open is as good as any.
-            let read = ReadOptions { skip_bad: args.skip_bad, tokens_per_id: Some(1) };
-            let log = read_log(path, &read)?;
-            Lengths::Trace { name: log.name, requests: log.requests }
-        }
+    let lengths = match (args.trace.read(ReadOptions::LENGTHS)?, &args.workload) {
+        (Some(log), _) => Lengths::Trace { name: log.name, requests: log.requests },
         (None, Some(workload)) => Lengths::Workload(*workload),
         (None, None) if !args.lens.is_empty() => Lengths::Lists(args.lens.clone()),
         (None, None) => Lengths::Uniform,
@@ -84,7 +79,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
     Ok(BenchOptions {
         figures: args.figures,
         ops: args.op.clone(),
-        models: args.model.clone(),
+        models: args.shapes()?,
         cases: args.case.clone(),
         kv_dtypes: args.kv_dtype.clone(),
         block_sizes: args.block_size.clone(),

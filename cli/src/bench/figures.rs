@@ -29,7 +29,7 @@ const ACCURACY: [(KvDtype, f64); 6] = [
 /// The figures that are made of times.
 pub fn groups(seed: u64) -> Vec<Group> {
     // The shape is within its limits.
-    let shape = || ModelShape::by_name("llama-3-8b").unwrap_or_else(|_| ModelShape::BUILT_IN[0].clone());
+    let shape = || ModelShape::by_name("llama-3-8b").expect("it is in the table");
     let batch = |lens: &[u32]| CaseInputs::new(shape(), lens.to_vec(), seed);
     let format = |kv_dtype| CaseInputs { kv_dtype, ..batch(&[1024; 8]) };
     let paged = |inputs: Vec<CaseInputs>| inputs.into_iter().map(|inputs| (inputs, Mode::Paged)).collect::<Vec<_>>();

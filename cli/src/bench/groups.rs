@@ -2,7 +2,7 @@
 
 use super::accounting;
 use super::inputs::CaseInputs;
-use super::models::ModelShape;
+use super::models::{ModelShape, measured};
 use super::options::{BenchOptions, Lengths, Op};
 use super::report::{Limit, Mode};
 use crate::trace::{SampleError, sequence_lengths};
@@ -180,7 +180,7 @@ struct Batch {
 }
 
 fn batches(options: &BenchOptions, software: bool) -> Result<Vec<Batch>, SampleError> {
-    let models = if options.models.is_empty() { ModelShape::BUILT_IN.to_vec() } else { options.models.clone() };
+    let models = if options.models.is_empty() { measured().collect() } else { options.models.clone() };
     let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
     let chosen = !options.batches.is_empty() || !options.contexts.is_empty();
     let grid: Vec<GridCase> = match (chosen, options.quick, software) {
@@ -271,7 +271,7 @@ mod tests {
             assert!(groups.iter().all(|group| group.ops.iter().all(|&op| flops(&group.sides[0].0, op) <= most)));
         }
         let quick = planned(&BenchOptions { quick: true, ..BenchOptions::default() }).0;
-        assert_eq!(quick.len(), ModelShape::BUILT_IN.len());
+        assert_eq!(quick.len(), measured().count());
     }
 
     #[test]

@@ -77,12 +77,19 @@ impl CaseInputs {
         self.lens.iter().copied().max().unwrap_or(0)
     }
 
-    /// The variant and what else is not as usual, in words; `plain` if all is.
-    pub fn variant_name(&self) -> String {
-        match (self.lse, self.variant == ScenarioVariant::PLAIN) {
-            (false, _) => self.variant.to_string(),
+    /// The variant and what else is not as usual of an operation, in words; `plain` if all is, or has no effect on it.
+    pub fn variant_name(&self, op: Op) -> String {
+        if op == Op::Append {
+            return ScenarioVariant::PLAIN.to_string();
+        }
+        let mut variant = self.variant;
+        // One query at the end of its sequence has no keys behind it, and a wide window leaves none out.
+        variant.causal |= op == Op::Decode && self.decoding == 1;
+        variant.window = variant.window.filter(|window| *window < self.longest());
+        match (self.lse, variant == ScenarioVariant::PLAIN) {
+            (false, _) => variant.to_string(),
             (true, true) => "lse".to_owned(),
-            (true, false) => format!("{}, lse", self.variant),
+            (true, false) => format!("{variant}, lse"),
         }
     }
 
@@ -184,10 +191,23 @@ mod tests {
     fn what_is_not_as_usual_is_named() {
         let shape = ModelShape::custom(2, 1, 8).unwrap();
         let mut inputs = CaseInputs::new(shape, vec![5], 1);
-        assert_eq!(inputs.variant_name(), "plain");
+        assert_eq!(inputs.variant_name(Op::Decode), "plain");
         inputs.lse = true;
-        assert_eq!(inputs.variant_name(), "lse");
+        assert_eq!(inputs.variant_name(Op::Decode), "lse");
         inputs.variant.window = Some(2);
-        assert_eq!(inputs.variant_name(), "window 2, lse");
+        assert_eq!(inputs.variant_name(Op::Decode), "window 2, lse");
+    }
+
+    #[test]
+    fn x16_what_has_no_effect_on_an_operation_is_not_in_its_name() {
+        let mut inputs = CaseInputs::new(ModelShape::custom(2, 1, 8).unwrap(), vec![5, 3], 1);
+        inputs.variant = ScenarioVariant { causal: false, window: Some(4), ..ScenarioVariant::PLAIN };
+        assert_eq!(inputs.variant_name(Op::Append), "plain");
+        assert_eq!(inputs.variant_name(Op::Decode), "window 4");
+        assert_eq!(inputs.variant_name(Op::Prefill), "non-causal, window 4");
+        inputs.variant.window = Some(5);
+        assert_eq!(inputs.variant_name(Op::Decode), "plain");
+        inputs.decoding = 2;
+        assert_eq!(inputs.variant_name(Op::Decode), "non-causal");
     }
 }

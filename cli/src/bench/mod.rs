@@ -1,6 +1,7 @@
 //! Measuring: what a device can do at best, and what paged attention makes of it.
 
 pub mod accounting;
+pub mod args;
 pub mod case;
 pub mod ceilings;
 pub mod command;

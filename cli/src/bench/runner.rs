@@ -248,7 +248,7 @@ impl Run<'_> {
             context: inputs.longest(),
             tokens: inputs.tokens(op),
             queries: inputs.queries(op).iter().map(|&queries| u64::from(queries)).sum(),
-            variant: inputs.variant_name(),
+            variant: inputs.variant_name(op),
             shared_prefix: inputs.shared_prefix,
             mode: side.mode,
             workload: inputs.workload.clone(),

@@ -6,18 +6,21 @@ use std::time::Duration;
 use crate::bench::models::{MAX_CONTEXT, ModelShape};
 use crate::bench::report::Adapter;
 use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, render, study};
-use crate::trace::Log;
+use crate::trace::{Log, ReadOptions};
 use crate::workload::Workload;
 use clap::Args;
 use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::args::{AdapterArgs, models, seconds, up_to};
 use crate::bench::command::{cancel_on_ctrl_c, command_line};
+use crate::common::adapter::AdapterArgs;
 use crate::common::files::ReportArgs;
 use crate::common::output::{Progress, print};
 use crate::common::status::{Failure, Status};
-use crate::trace::args::LogArgs;
+use crate::common::values::{seconds, up_to};
+use crate::models::Model;
+use crate::models::args::{OtherModelArgs, longest, models};
+use crate::trace::args::{LogArgs, check_ids};
 
 /// What the help says behind the options.
 pub const HELP: &str = "\
@@ -38,16 +41,22 @@ pub struct BlocksArgs {
     /// The requests [default: all workloads].
     #[command(flatten)]
     pub log: LogArgs,
+    /// Tokens that one hash id of the log stands for [default: as the log shows].
+    #[arg(long, value_name = "TOKENS", requires = "trace", value_parser = up_to(MAX_CONTEXT))]
+    pub tokens_per_id: Option<u32>,
     /// Tokens per block.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = up_to(MAX_BLOCK_SIZE),
         default_value = "1,2,4,8,16,32,64,128,256")]
     pub block_size: Vec<u32>,
-    /// The longest sequence.
-    #[arg(long, value_name = "TOKENS", default_value_t = 4096, value_parser = up_to(MAX_CONTEXT))]
-    pub max_len: u32,
+    /// The longest sequence [default: what the model was made for].
+    #[arg(long, value_name = "TOKENS", value_parser = up_to(MAX_CONTEXT))]
+    pub max_len: Option<u32>,
     /// The model whose decode step is timed.
     #[arg(long, value_name = "NAME", default_value = "llama-3-8b", value_parser = models())]
-    pub model: ModelShape,
+    pub model: Model,
+    /// Another model.
+    #[command(flatten)]
+    pub other: OtherModelArgs,
     /// Storage of K and V.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
     pub kv_dtype: KvDtype,
@@ -71,11 +80,17 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     let mut sizes = args.block_size.clone();
     sizes.sort_unstable();
     sizes.dedup();
-    let logs = args.log.read(&Workload::BUILT_IN, args.seed)?;
+    let read = ReadOptions { tokens_per_id: args.tokens_per_id, ..ReadOptions::default() };
+    let logs = args.log.read(read, &Workload::BUILT_IN, args.seed)?;
     let usage = |error: BlockSizesError| Failure::new(Status::Usage, error.to_string());
+    if logs.iter().all(|log| log.tokens_per_id.is_none()) {
+        check_ids(&[("tokens_per_id", args.tokens_per_id.is_some())])?;
+    }
+    let model = args.other.or(&args.model, args.max_len)?;
+    let max_len = longest(&model, args.max_len).min(MAX_CONTEXT);
     let mut workloads: Vec<BlockSizeStudy> = Vec::new();
     for log in &logs {
-        workloads.push(study(log, &sizes, args.max_len).map_err(usage)?);
+        workloads.push(study(log, &sizes, max_len).map_err(usage)?);
     }
 
     let mut report = BlockSizesReport {
@@ -84,8 +99,8 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
         command: command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         seed: args.seed,
-        max_seq_len: args.max_len,
-        model: args.model.name.to_string(),
+        max_seq_len: max_len,
+        model: model.name.to_string(),
         kv_dtype: args.kv_dtype,
         adapter: None,
         workloads,
@@ -93,11 +108,11 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
         interrupted: false,
     };
     if !args.no_measure {
-        let gpu = crate::open(&args.adapter).map_err(|failure| {
+        let gpu = args.adapter.open().map_err(|failure| {
             Failure::new(failure.status, format!("{}; --no-measure does without", failure.message))
         })?;
         let cancel = cancel_on_ctrl_c()?;
-        measure(args, &gpu, &logs, &sizes, &mut report, &cancel)?;
+        measure(args, &gpu, model.shape(), &logs, &sizes, &mut report, &cancel)?;
     }
     report.recommendation = recommend(&report.workloads);
 
@@ -112,15 +127,16 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
 fn measure(
     args: &BlocksArgs,
     gpu: &Gpu,
+    shape: ModelShape,
     logs: &[Log],
     sizes: &[u32],
     report: &mut BlockSizesReport,
     cancel: &AtomicBool,
 ) -> Result<(), Failure> {
     let decode = DecodeMeasure {
-        shape: args.model.clone(),
+        shape,
         kv_dtype: args.kv_dtype,
-        max_seq_len: args.max_len,
+        max_seq_len: report.max_seq_len,
         seed: args.seed,
         time_budget: args.time_budget / logs.len().max(1) as u32,
     };

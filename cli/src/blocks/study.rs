@@ -50,7 +50,7 @@ pub fn study(log: &Log, block_sizes: &[u32], max_seq_len: u32) -> Result<BlockSi
     let sizes: Vec<u32> = block_sizes.iter().map(|&size| size.max(1)).collect();
     let prompts = || served().map(|(request, _)| request);
     let hits = log.tokens_per_id.and_then(|tokens_per_id| hit_shares(prompts(), tokens_per_id, &sizes));
-    let published = log.name == SHORT_CHAT && max_seq_len == PUBLISHED_MAX_SEQ_LEN;
+    let published = log.name == SHORT_CHAT && max_seq_len >= PUBLISHED_MAX_SEQ_LEN;
     let row = |(at, &block_size): (usize, &u32)| {
         let blocks: u128 = served().map(|(_, life)| life.blocks(block_size)).sum();
         let utilisation = tokens as f64 / (blocks * u128::from(block_size)) as f64;

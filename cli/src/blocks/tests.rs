@@ -10,7 +10,7 @@ const SIZES: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 fn workload(name: &str, requests: usize) -> Log {
     let requests = Workload::by_name(name).unwrap().requests(requests, 1);
-    Log { name: name.to_owned(), requests, skipped: 0, tokens_per_id: None }
+    Log { name: name.to_owned(), requests, ..Log::default() }
 }
 
 #[test]
@@ -94,12 +94,7 @@ fn the_formula_is_what_the_manager_counts() {
 #[test]
 fn logs_that_nothing_can_be_said_about_are_refused() {
     let request = |prompt_tokens, output_tokens| Request { prompt_tokens, output_tokens, ..Request::default() };
-    let log = Log {
-        name: "log".to_owned(),
-        requests: vec![request(5, 0), request(5000, 7)],
-        skipped: 0,
-        tokens_per_id: None,
-    };
+    let log = Log { name: "log".to_owned(), requests: vec![request(5, 0), request(5000, 7)], ..Log::default() };
     assert_eq!(
         study(&log, &SIZES, 4096).unwrap_err().to_string(),
         "log: none of 2 requests has an answer and a prompt of at most 4096 tokens"

@@ -2,12 +2,43 @@
 
 use std::fmt::Write;
 
+use clap::Args;
+
 use crate::bench::report::render_banner;
 use crate::check::{self, CheckOptions, CheckReport};
 
-use crate::args::CheckArgs;
+use crate::common::adapter::AdapterArgs;
+use crate::common::files::TableArgs;
 use crate::common::output::{Progress, print};
 use crate::common::status::{Failure, Status};
+
+/// Examples, below the options.
+pub const HELP: &str = "\
+Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get
+wrong: decoding, prompts, mixed and speculative steps, shared prefixes, split rows, with options of attention drawn by the
+seed. Plants faults that must be noticed. On a software adapter, whose driver compiles slowly, the first full check takes
+minutes; later ones find its cache.
+
+Examples:
+  paged-attention check
+  paged-attention check --quick --json check.json
+  paged-attention check --adapter nvidia --require-gpu";
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Few scenarios: seconds, even on a CPU.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of all inputs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Files; the CSV has a row for every form of the kernels.
+    #[command(flatten)]
+    pub tables: TableArgs,
+}
 
 /// Failures that are printed in full; the JSON has all of them.
 const SHOWN: usize = 5;
@@ -15,7 +46,7 @@ const SHOWN: usize = 5;
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare()?;
-    let gpu = crate::open(&args.adapter)?;
+    let gpu = args.adapter.open()?;
     let options = CheckOptions { quick: args.quick, seed: args.seed };
     let (bar, mut done) = (Progress::new(), 0);
     let report = check::run(&gpu, &options, &mut |progress| match progress {

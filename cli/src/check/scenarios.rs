@@ -5,7 +5,7 @@ use std::fmt::Write;
 use rand::RngExt;
 
 use super::CheckOptions;
-use crate::bench::models::ModelShape;
+use crate::bench::models::measured;
 use crate::seed::{CaseRng, rng_for};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::IoFormat;
@@ -215,8 +215,8 @@ fn maybe<T: Copy>(rng: &mut CaseRng, choices: &[T]) -> Option<T> {
 
 /// Shapes of models, odd ones, block sizes, and long rows; all decode.
 fn shapes() -> Vec<CheckScene> {
-    let models = ModelShape::BUILT_IN.map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
-    let mut scenarios: Vec<_> = models.into_iter().chain(ODD).map(CheckScene::ragged).collect();
+    let models = measured().map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
+    let mut scenarios: Vec<_> = models.chain(ODD).map(CheckScene::ragged).collect();
     scenarios.extend([1, 5, 32, 128].map(CheckScene::block_size));
     scenarios.push(CheckScene::long());
     scenarios
@@ -279,7 +279,7 @@ mod tests {
     fn the_scenes_hold_what_the_check_promises() {
         let scenarios = all(false, 1);
         let any = |test: &dyn Fn(&CheckScene) -> bool| scenarios.iter().any(test);
-        for model in ModelShape::BUILT_IN {
+        for model in measured() {
             assert!(any(&|s| (s.spec.num_q_heads, s.spec.num_kv_heads) == (model.num_q_heads, model.num_kv_heads)));
         }
         for head_dim in [5, 8, 80, 100, 128, 256] {

@@ -1,14 +1,22 @@
 //! `paged-attention devices`: what there is to compute on, and what the kernels would make of it.
 
+use clap::Args;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
 use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver};
 use wgpu_paged_attention::wgpu;
 
-use crate::args::DevicesArgs;
+use crate::common::files::TableArgs;
 use crate::common::output::print;
 use crate::common::status::{Failure, Status};
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    #[command(flatten)]
+    pub tables: TableArgs,
+}
 
 /// Version of the JSON's form.
 const SCHEMA: u32 = 1;

@@ -3,14 +3,74 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use crate::models::Model;
-use crate::plan::ByteSize;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use wgpu_paged_attention::config::{CacheConfig, KvDtype, MAX_BLOCK_SIZE, MAX_SEQ_LEN};
+use wgpu_paged_attention::config::{
+    CacheConfig, KvDtype, MAX_BLOCK_SIZE, MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LEN,
+};
 
-use crate::args::up_to;
+use super::{MAX_Q_HEADS, Model, ModelShape};
 use crate::common::status::{Failure, Status};
+use crate::common::values::up_to;
+use crate::plan::ByteSize;
+
+/// The longest sequence where neither the model nor the user tells.
+const MAX_LEN: u32 = 4096;
+
+/// A model that has no name here.
+#[derive(Debug, Args)]
+pub struct OtherModelArgs {
+    /// A model by its config.json, as Hugging Face publishes it.
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub config: Option<PathBuf>,
+    /// A model by its numbers: layers that keep K and V; with --heads, --head-dim and perhaps --kv-heads.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_LAYERS_OR_HEADS), requires_all = ["heads", "head_dim"],
+        conflicts_with_all = ["model", "config"])]
+    pub layers: Option<u32>,
+    /// Query heads of that model.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "layers")]
+    pub heads: Option<u32>,
+    /// Its KV heads [default: as many].
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "layers")]
+    pub kv_heads: Option<u32>,
+    /// Elements of one of its heads.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_HEAD_DIM), requires = "layers")]
+    pub head_dim: Option<u32>,
+}
+
+impl OtherModelArgs {
+    /// That model, if it was asked for; `max_len` is its longest context where nothing else tells.
+    pub fn model(&self, max_len: Option<u32>) -> Result<Option<Model>, Failure> {
+        if let Some(path) = &self.config {
+            let model = Model::from_config(path, max_len);
+            let model = model.map_err(|error| Failure::new(Status::Usage, format!("--config {error}")))?;
+            if let Some(note) = &model.note {
+                eprintln!("note: {}: {note}", model.name);
+            }
+            return Ok(Some(model));
+        }
+        let (Some(layers), Some(heads), Some(head_dim)) = (self.layers, self.heads, self.head_dim) else {
+            return Ok(None);
+        };
+        let shape = ModelShape::custom(heads, self.kv_heads.unwrap_or(heads), head_dim)
+            .map_err(|error| Failure::new(Status::Usage, format!("--heads, --kv-heads: {error}")))?;
+        Ok(Some(Model::custom(layers, shape, max_len.unwrap_or(MAX_LEN))))
+    }
+
+    /// That model, or `usual`.
+    pub fn or(&self, usual: &Model, max_len: Option<u32>) -> Result<Model, Failure> {
+        Ok(self.model(max_len)?.unwrap_or_else(|| usual.clone()))
+    }
+}
+
+/// The longest sequence: as long as the model's, unless `asked` for; says when that is longer than the model was made for.
+pub fn longest(model: &Model, asked: Option<u32>) -> u32 {
+    if let Some(asked) = asked.filter(|asked| *asked > model.max_seq_len) {
+        let (name, made_for) = (&model.name, model.max_seq_len);
+        eprintln!("warning: --max-len {asked} is longer than the {made_for} tokens that {name} was made for");
+    }
+    asked.unwrap_or(model.max_seq_len)
+}
 
 /// The model and its cache.
 #[derive(Debug, Args)]
@@ -18,9 +78,8 @@ pub struct CacheArgs {
     /// A model by name.
     #[arg(long, value_name = "NAME", default_value = "llama-13b", value_parser = models())]
     pub model: Model,
-    /// A model by its config.json, as Hugging Face publishes it.
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
-    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub other: OtherModelArgs,
     /// Storage of K and V: f32, f16, bf16, int8, fp8, int4.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
     pub kv_dtype: KvDtype,
@@ -30,20 +89,15 @@ pub struct CacheArgs {
     /// Memory for K and V: bytes, or a number with kB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB.
     #[arg(long, value_name = "SIZE", default_value = "26GB")]
     pub budget: ByteSize,
-    /// The longest sequence, in tokens: what a contiguous cache reserves for each.
-    #[arg(long, value_name = "TOKENS", default_value = "4096", value_parser = up_to(MAX_SEQ_LEN))]
-    pub max_len: u32,
+    /// The longest sequence, in tokens: what a contiguous cache reserves for each [default: what the model was made for].
+    #[arg(long, value_name = "TOKENS", value_parser = up_to(MAX_SEQ_LEN))]
+    pub max_len: Option<u32>,
 }
 
 impl CacheArgs {
-    /// The model, by name or by file.
+    /// The model, by name, by file or by its numbers.
     pub fn model(&self) -> Result<Model, Failure> {
-        match &self.config {
-            Some(path) => {
-                Model::from_config(path).map_err(|error| Failure::new(Status::Usage, format!("--config {error}")))
-            }
-            None => Ok(self.model.clone()),
-        }
+        self.other.or(&self.model, self.max_len)
     }
 
     /// Its cache.
@@ -53,11 +107,11 @@ impl CacheArgs {
             .with_kv_dtype(self.kv_dtype)
             .with_block_size(self.block_size)
             .with_memory_budget_bytes(self.budget.0)
-            .with_max_seq_len(self.max_len)
+            .with_max_seq_len(longest(model, self.max_len))
     }
 }
 
-fn models() -> impl TypedValueParser<Value = Model> {
+pub fn models() -> impl TypedValueParser<Value = Model> {
     let values = Model::BUILT_IN.into_iter().filter_map(|model| match model.name {
         Cow::Borrowed(name) => Some(PossibleValue::new(name)),
         // Only models from files make up a name.

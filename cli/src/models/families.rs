@@ -1,7 +1,6 @@
 //! Kinds of models, by the `model_type` of their `config.json`: which fields have defaults, which layers have a window,
 //! and what their weights consist of.
 
-/// One kind.
 #[derive(Clone, Copy)]
 pub(super) struct Family {
     pub(super) model_type: &'static str,
@@ -22,7 +21,8 @@ pub(super) struct Family {
 /// Which layers have the window of `sliding_window`, if no `layer_types` tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Windows {
-    /// None has one.
+    /// Those that the file tells, in whichever way; all, if it gives a window and says no more.
+    Told,
     None,
     /// All, unless it is `null`.
     All,
@@ -37,6 +37,7 @@ pub(super) enum Windows {
 /// What follows attention in a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mlp {
+    Unknown,
     /// Three matrices.
     Gated,
     /// Two matrices, and biases everywhere in the model.
@@ -57,6 +58,8 @@ const LLAMA: Family = Family {
     qkv_bias: false,
     mlp: Mlp::Gated,
 };
+/// A kind that is not known by name: all that is known of it is in the file.
+pub(super) const ANY: Family = Family { model_type: "", windows: Windows::Told, mlp: Mlp::Unknown, ..LLAMA };
 const MISTRAL: Family = Family {
     model_type: "mistral",
     defaults: &[("num_key_value_heads", 8), ("sliding_window", 4096)],
@@ -76,7 +79,12 @@ const QWEN3: Family =
     Family { model_type: "qwen3", defaults: &[("head_dim", 128)], windows: Windows::Upper, qk_norm: true, ..LLAMA };
 const QWEN3_MOE: Family =
     Family { model_type: "qwen3_moe", defaults: &[], windows: Windows::Listed, mlp: Mlp::FineExperts, ..QWEN3 };
-const GEMMA: Family = Family { model_type: "gemma", defaults: &[("head_dim", 256)], tied: true, ..LLAMA };
+const GEMMA: Family = Family {
+    model_type: "gemma",
+    defaults: &[("head_dim", 256), ("max_position_embeddings", 8192)],
+    tied: true,
+    ..LLAMA
+};
 const GEMMA2: Family = Family {
     model_type: "gemma2",
     defaults: &[("head_dim", 256), ("sliding_window", 4096)],

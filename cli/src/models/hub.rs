@@ -1,4 +1,4 @@
-//! A `config.json` as Hugging Face publishes it.
+//! A `config.json` as Hugging Face publishes it, read by its fields: a kind of model that is not known by name is one too.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,21 +6,28 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::families::{FAMILIES, Family, Windows};
-use super::fields::{Fields, shown};
+use super::families::{ANY, FAMILIES, Family};
+use super::fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, shown};
+use super::layers::{self, Kind};
+use super::shape::MAX_Q_HEADS;
 use super::{Model, ModelError, weights};
-use crate::bench::models::MAX_Q_HEADS;
+use crate::common::python_json::without_nan;
 use wgpu_paged_attention::config::{MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LEN};
 
 /// Far more than any configuration has.
 const MAX_BYTES: u64 = 1 << 20;
 /// The field of multi-head latent attention.
 const LATENT: &str = "kv_lora_rank";
-/// Where a model with several parts keeps the fields of its language model.
-const NESTED: &str = "text_config";
+/// Fields that give some layers, or V, other sizes than the rest, which one cache cannot have.
+const OTHER_SIZES: [(&str, &[&str]); 5] = [
+    ("v_head_dim", HEAD_DIM),
+    ("global_head_dim", HEAD_DIM),
+    ("swa_head_dim", HEAD_DIM),
+    ("num_global_key_value_heads", KV_HEADS),
+    ("swa_num_key_value_heads", KV_HEADS),
+];
 
-/// Reads a file.
-pub(super) fn read(path: &Path) -> Result<Model, ModelError> {
+pub(super) fn read(path: &Path, max_len: Option<u32>) -> Result<Model, ModelError> {
     let file = path.display().to_string();
     let mut text = Vec::new();
     File::open(path)
@@ -30,124 +37,158 @@ pub(super) fn read(path: &Path) -> Result<Model, ModelError> {
         return Err(ModelError::TooLarge { file, limit: MAX_BYTES });
     }
     let folder = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    parse(&text, &file, folder)
+    parse(&text, &file, folder, max_len)
 }
 
-/// Reads its text; a model without a `name` is called after its kind.
-pub(super) fn parse(text: &[u8], file: &str, name: Option<String>) -> Result<Model, ModelError> {
-    let root: Map<String, Value> =
-        serde_json::from_slice(text).map_err(|source| ModelError::Json { file: file.to_owned(), source })?;
-    let root = Fields { file, path: "", object: &root, defaults: &[] };
-    let model_type = match root.object.get("model_type") {
-        Some(Value::String(model_type)) => model_type,
-        Some(other) => return Err(root.wrong("model_type", other, "the name of a kind of model".into())),
-        None => return Err(root.missing("model_type")),
-    };
-    let nested = match root.object.get(NESTED) {
-        Some(Value::Object(nested)) => Some(nested),
-        _ => None,
-    };
-    for (path, object) in [("", Some(root.object)), ("text_config.", nested)] {
-        if let Some(value) = object.and_then(|object| object.get(LATENT)).filter(|value| !value.is_null()) {
-            let (file, field, value) = (file.to_owned(), format!("{path}{LATENT}"), shown(value));
+/// Reads its text; a model without a `name` is called after its kind, and `max_len` stands for a length that is not there.
+pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Option<u32>) -> Result<Model, ModelError> {
+    let root: Map<String, Value> = serde_json::from_slice(&without_nan(text))
+        .map_err(|source| ModelError::Json { file: file.to_owned(), source })?;
+    let levels = Fields::of(file, &root).levels();
+    for level in &levels {
+        // Some write 0 where they have none.
+        if let Some((name, value)) = level.get(&[LATENT]).filter(|(_, value)| value.as_u64() != Some(0)) {
+            let (file, field, value) = (file.to_owned(), format!("{}{name}", level.path), shown(value));
             return Err(ModelError::LatentAttention { file, field, value });
         }
-    }
-    let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
-        let known = FAMILIES.map(|family| family.model_type).join(", ");
-        let given = model_type.chars().take(80).collect();
-        return Err(ModelError::UnknownType { file: file.to_owned(), given, known });
-    };
-    let defaults = family.defaults;
-    let fields = match (model_type.as_str(), nested) {
-        ("gemma3", Some(object)) => Fields { file, path: "text_config.", object, defaults },
-        ("gemma3", None) => return Err(root.missing(NESTED)),
-        _ => Fields { defaults, ..root },
-    };
-    model(&fields, family, name.unwrap_or_else(|| model_type.clone()))
-}
-
-fn model(fields: &Fields<'_>, family: &Family, name: String) -> Result<Model, ModelError> {
-    let num_layers = fields.required("num_hidden_layers", MAX_LAYERS_OR_HEADS)?;
-    let num_q_heads = fields.required("num_attention_heads", MAX_Q_HEADS)?;
-    let num_kv_heads = fields.count("num_key_value_heads", MAX_Q_HEADS)?.unwrap_or(num_q_heads);
-    if !num_q_heads.is_multiple_of(num_kv_heads) {
-        let expected = format!("a divisor of num_attention_heads {num_q_heads}");
-        return Err(fields.wrong("num_key_value_heads", &num_kv_heads.into(), expected));
-    }
-    let head_dim = match fields.count("head_dim", MAX_HEAD_DIM)? {
-        Some(head_dim) => head_dim,
-        None => {
-            let hidden_size = fields.required("hidden_size", u32::MAX)?;
-            if !hidden_size.is_multiple_of(num_q_heads) || hidden_size / num_q_heads > MAX_HEAD_DIM {
-                let expected =
-                    format!("a multiple of num_attention_heads {num_q_heads}, up to {MAX_HEAD_DIM} times as large");
-                return Err(fields.wrong("hidden_size", &hidden_size.into(), expected));
-            }
-            hidden_size / num_q_heads
+        if level.flag("is_encoder_decoder", false)? {
+            return Err(level.wrong("is_encoder_decoder", &Value::Bool(true), "a model of a decoder alone".into()));
         }
-    };
-    let windowed_layers = windowed_layers(fields, family, num_layers)?;
-    let window = match windowed_layers {
-        0 => None,
-        _ => Some(fields.required("sliding_window", u32::MAX)?),
-    };
-    let mut model = Model {
-        name: name.into(),
-        num_layers,
-        num_q_heads,
-        num_kv_heads,
-        head_dim,
-        max_seq_len: fields.required("max_position_embeddings", MAX_SEQ_LEN)?,
-        windowed_layers,
-        window,
-        num_weights: None,
-    };
-    model.num_weights = weights::count(fields, family, &model)?;
+    }
+    let types: Vec<&str> = levels.iter().rev().filter_map(|level| level.object.get("model_type")?.as_str()).collect();
+    let family = types.iter().find_map(|given| FAMILIES.iter().find(|family| family.model_type == *given));
+    let family = family.unwrap_or(&ANY);
+    // The language model; a part of that name without the fields of one, or of its kind's defaults, is something else.
+    let tells =
+        |level: &&Fields<'_>| level.get(LAYERS).is_some() || level.defaults.iter().any(|(name, _)| *name == LAYERS[0]);
+    let levels: Vec<Fields<'_>> =
+        levels.into_iter().map(|level| Fields { defaults: family.defaults, ..level }).collect();
+    let fields = levels.iter().rev().find(tells).unwrap_or(&levels[0]);
+    // Its defaults are those of a nested part.
+    if family.model_type == "gemma3" && fields.path.is_empty() && fields.get(LAYERS).is_none() {
+        return Err(fields.missing(&["text_config"]));
+    }
+    let name = name.or_else(|| types.last().map(|name| (*name).to_owned())).unwrap_or_else(|| "config".to_owned());
+    let mut model = model(fields, family, name)?;
+    if model.max_seq_len == 0 {
+        model.max_seq_len = max_len.ok_or_else(|| ModelError::NoMaxLen { file: file.to_owned() })?;
+    }
     Ok(model)
 }
 
-/// Layers with a window.
-fn windowed_layers(fields: &Fields<'_>, family: &Family, num_layers: u32) -> Result<u32, ModelError> {
-    if let Some(types) = fields.list("layer_types")? {
-        if types.len() != num_layers as usize {
-            let expected = format!("one for each of num_hidden_layers {num_layers}");
-            return Err(fields.wrong("layer_types", &Value::String(format!("{} types", types.len())), expected));
+fn model(fields: &Fields<'_>, family: &Family, name: String) -> Result<Model, ModelError> {
+    let num_layers = fields.required(LAYERS, MAX_LAYERS_OR_HEADS)?;
+    let q_heads = fields.per_layer(Q_HEADS, MAX_Q_HEADS, num_layers)?.ok_or_else(|| fields.missing(Q_HEADS))?;
+    let kinds = layers::kinds(fields, family, num_layers)?;
+    let kv_heads = kv_heads(fields, &q_heads)?;
+    let kept: Vec<(u32, u32, Kind)> = (0..num_layers as usize)
+        .filter(|&layer| kinds[layer] != Kind::Nothing && kv_heads[layer] > 0)
+        .map(|layer| (q_heads[layer], kv_heads[layer], kinds[layer]))
+        .collect();
+    let Some(&(q, kv, _)) = kept.first() else {
+        return Err(ModelError::NoAttention { file: fields.file.to_owned(), num_layers });
+    };
+    let head_dim = head_dim(fields, q_heads[0])?;
+    for (name, names) in OTHER_SIZES {
+        let usual = if names == HEAD_DIM { head_dim } else { kv };
+        if let Some((name, value)) = fields.get(&[name]).filter(|(_, value)| value.as_u64() != Some(usual.into())) {
+            return Err(fields.wrong(name, value, format!("{usual}, the {} of all layers", names[0])));
         }
-        let mut windowed = 0;
-        for layer_type in types {
-            match layer_type.as_str() {
-                Some("sliding_attention") => windowed += 1,
-                Some("full_attention") => {}
-                _ => {
-                    let expected = "made of full_attention and sliding_attention".to_owned();
-                    return Err(fields.wrong("layer_types", layer_type, expected));
-                }
-            }
-        }
-        return Ok(windowed);
     }
-    let has_window = fields.count("sliding_window", u32::MAX)?.is_some();
-    Ok(match family.windows {
-        Windows::None => 0,
-        Windows::All => num_layers * u32::from(has_window),
-        Windows::Upper | Windows::Listed if !fields.flag("use_sliding_window", false)? || !has_window => 0,
-        Windows::Upper => {
-            let first = match fields.object.get("max_window_layers") {
-                // All layers, which `count` takes for no number.
-                Some(Value::Number(number)) if number.as_u64() == Some(0) => 0,
-                _ => fields.required("max_window_layers", u32::MAX)?,
-            };
-            num_layers.saturating_sub(first)
-        }
-        Windows::Listed => return Err(fields.missing("layer_types")),
-        Windows::AllBut(_) if !has_window => 0,
-        Windows::AllBut(default) => {
-            let pattern = match fields.count("sliding_window_pattern", u32::MAX)? {
-                Some(pattern) => pattern,
-                None => fields.count("_sliding_window_pattern", u32::MAX)?.unwrap_or(default),
-            };
-            num_layers - num_layers / pattern
-        }
-    })
+    // Layers with other numbers of heads are counted in parts of equally many.
+    let part = kept.iter().fold(0, |part, &(_, kv, _)| gcd(part, kv));
+    let groups = kept.iter().map(|&(q, kv, _)| q / kv).max().unwrap_or(1);
+    let parts = |kept: &mut dyn Iterator<Item = &(u32, u32, Kind)>| kept.map(|(_, kv, _)| u64::from(kv / part)).sum();
+    let alike = kept.iter().all(|&(other_q, other_kv, _)| (other_q, other_kv) == (q, kv));
+    let all: u64 = parts(&mut kept.iter());
+    let windowed: u64 = parts(&mut kept.iter().filter(|(_, _, kind)| *kind == Kind::Window));
+    let counted = |parts: u64| u32::try_from(parts).ok().filter(|parts| *parts <= MAX_LAYERS_OR_HEADS);
+    let (Some(all), Some(windowed)) = (counted(all), counted(windowed)) else {
+        return Err(fields.wrong(KV_HEADS[0], &all.into(), format!("up to {MAX_LAYERS_OR_HEADS} in all layers")));
+    };
+    let mut model = Model {
+        name: name.into(),
+        num_layers: all,
+        num_q_heads: part * groups,
+        num_kv_heads: part,
+        head_dim,
+        max_seq_len: max_seq_len(fields, windowed > 0)?,
+        windowed_layers: windowed,
+        window: layers::window(fields, &kinds)?.filter(|_| windowed > 0),
+        num_weights: None,
+        note: None,
+    };
+    if !alike {
+        model.note = Some(format!(
+            "its {} layers have different numbers of heads; they are counted as {all} of {part} KV {}",
+            kept.len(),
+            if part == 1 { "head" } else { "heads" }
+        ));
+    } else if kept.len() < num_layers as usize {
+        model.note = Some(format!("{} of its {num_layers} layers keep K and V of their own", kept.len()));
+    } else {
+        model.num_weights = weights::count(fields, family, &model)?;
+    }
+    Ok(model)
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if a == 0 { b } else { gcd(b % a, a) }
+}
+
+/// KV heads of every layer; 0 for one without attention.
+fn kv_heads(fields: &Fields<'_>, q_heads: &[u32]) -> Result<Vec<u32>, ModelError> {
+    let num_layers = q_heads.len() as u32;
+    let (name, kv_heads) = if let Some(blocks) = fields.list("block_configs")? {
+        fields.check_len("block_configs", blocks, num_layers)?;
+        let group = |(block, &q): (&Value, &u32)| match block.pointer("/attention/n_heads_in_group") {
+            Some(Value::Null) | None => Ok(0),
+            Some(group) => fields.number("block_configs", group, q).map(|group| q / group),
+        };
+        ("block_configs", blocks.iter().zip(q_heads).map(group).collect::<Result<_, _>>()?)
+    } else if fields.flag("multi_query", false)? && !fields.flag("new_decoder_architecture", false)? {
+        // One head for all queries, whatever `num_kv_heads` says.
+        return Ok(vec![1; q_heads.len()]);
+    } else if fields.flag("multi_query_attention", false)? {
+        ("multi_query_group_num", vec![fields.required(&["multi_query_group_num"], MAX_Q_HEADS)?; q_heads.len()])
+    } else {
+        let name = fields.get(KV_HEADS).map_or(KV_HEADS[0], |(name, _)| name);
+        (name, fields.per_layer(KV_HEADS, MAX_Q_HEADS, num_layers)?.unwrap_or_else(|| q_heads.to_vec()))
+    };
+    match kv_heads.iter().zip(q_heads).find(|(kv, q)| **kv > 0 && !q.is_multiple_of(**kv)) {
+        Some((kv, q)) => Err(fields.wrong(name, &(*kv).into(), format!("a divisor of {} {q}", Q_HEADS[0]))),
+        None => Ok(kv_heads),
+    }
+}
+
+fn head_dim(fields: &Fields<'_>, q_heads: u32) -> Result<u32, ModelError> {
+    if let Some(head_dim) = fields.count(HEAD_DIM, MAX_HEAD_DIM)? {
+        return Ok(head_dim);
+    }
+    let hidden = fields.required(HIDDEN, u32::MAX)?;
+    if !hidden.is_multiple_of(q_heads) || hidden / q_heads > MAX_HEAD_DIM {
+        let name = fields.get(HIDDEN).map_or(HIDDEN[0], |(name, _)| name);
+        let expected = format!("a multiple of {} {q_heads}, up to {MAX_HEAD_DIM} times as large", Q_HEADS[0]);
+        return Err(fields.wrong(name, &hidden.into(), expected));
+    }
+    Ok(hidden / q_heads)
+}
+
+/// The longest context, rotations that stretch it included. Where layers have windows, or the length before the stretching
+/// is given, `max_position_embeddings` is that after it. 0 where the file does not tell.
+fn max_seq_len(fields: &Fields<'_>, windowed: bool) -> Result<u32, ModelError> {
+    let Some(given) = fields.count(MAX_LEN, MAX_SEQ_LEN)? else { return Ok(0) };
+    let scaling = fields.get(&["rope_scaling", "rope_parameters"]).and_then(|(_, scaling)| scaling.as_object());
+    let stretched = scaling.and_then(|scaling| {
+        let kind = scaling.get("rope_type").or_else(|| scaling.get("type"))?.as_str()?;
+        let factor = scaling.get("factor")?.as_f64()?;
+        let original = scaling.get("original_max_position_embeddings").and_then(Value::as_u64);
+        let base = match original {
+            Some(original) => original as f64,
+            None if ["linear", "dynamic", "yarn"].contains(&kind) && !windowed => given.into(),
+            None => return None,
+        };
+        Some((base * factor).clamp(0.0, MAX_SEQ_LEN.into()) as u32)
+    });
+    Ok(stretched.unwrap_or(0).max(given))
 }

@@ -5,6 +5,8 @@ mod error;
 mod families;
 mod fields;
 mod hub;
+mod layers;
+mod shape;
 mod weights;
 
 use std::borrow::Cow;
@@ -13,25 +15,23 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::ModelError;
+pub use shape::{MAX_Q_HEADS, ModelShape, ShapeError, clip, number};
 
-use crate::bench::models::ModelShape;
-use wgpu_paged_attention::config::{CacheConfig, KvDtype};
+use wgpu_paged_attention::config::CacheConfig;
+#[cfg(test)]
+use wgpu_paged_attention::config::KvDtype;
+#[cfg(test)]
 use wgpu_paged_attention::layout::UNIT_BYTES;
 
 /// What a cache has to know of a model, and how large the rest of it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
-    /// The name in options and reports.
     pub name: Cow<'static, str>,
-    /// Layers that keep K and V.
     pub num_layers: u32,
-    /// Query heads, a multiple of `num_kv_heads`.
     pub num_q_heads: u32,
-    /// Key and value heads.
     pub num_kv_heads: u32,
-    /// Elements in one head's row.
     pub head_dim: u32,
-    /// The longest context that the model was made for, in tokens; stretching it by other rotations is not counted.
+    /// The longest context that the model was made for, in tokens.
     pub max_seq_len: u32,
     /// Layers whose queries see the last `window` keys only; the others see all of them.
     pub windowed_layers: u32,
@@ -39,6 +39,9 @@ pub struct Model {
     pub window: Option<u32>,
     /// Weights of the language model, all experts included, if known.
     pub num_weights: Option<u64>,
+    /// What the numbers above leave out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl Model {
@@ -75,6 +78,7 @@ impl Model {
             windowed_layers: 0,
             window: None,
             num_weights: Some(num_weights),
+            note: None,
         }
     }
 
@@ -85,9 +89,6 @@ impl Model {
     }
 
     /// The built-in model of this name.
-    ///
-    /// # Errors
-    /// [`ModelError::UnknownModel`], which lists the names.
     pub fn by_name(name: &str) -> Result<Self, ModelError> {
         Self::BUILT_IN.into_iter().find(|model| model.name == name).ok_or_else(|| ModelError::UnknownModel {
             given: name.chars().take(80).collect(),
@@ -95,12 +96,28 @@ impl Model {
         })
     }
 
-    /// The model that a `config.json` of Hugging Face describes, named after its folder.
-    ///
-    /// # Errors
-    /// A [`ModelError`] that names the file, the field and its value.
-    pub fn from_config(path: impl AsRef<Path>) -> Result<Self, ModelError> {
-        hub::read(path.as_ref())
+    /// The model that a `config.json` of Hugging Face describes, named after its folder; `max_len` is its longest context
+    /// where the file does not tell.
+    pub fn from_config(path: impl AsRef<Path>, max_len: Option<u32>) -> Result<Self, ModelError> {
+        hub::read(path.as_ref(), max_len)
+    }
+
+    /// A model of equal layers, named after its heads.
+    pub fn custom(num_layers: u32, shape: ModelShape, max_seq_len: u32) -> Self {
+        let ModelShape { name, num_q_heads, num_kv_heads, head_dim } = shape;
+        let (windowed_layers, window, num_weights, note) = (0, None, None, None);
+        Self {
+            name,
+            num_layers,
+            num_q_heads,
+            num_kv_heads,
+            head_dim,
+            max_seq_len,
+            windowed_layers,
+            window,
+            num_weights,
+            note,
+        }
     }
 
     /// Bytes that one token takes in K and V of all layers; saturates.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn parse(config: &Value) -> Result<Model, ModelError> {
-    hub::parse(config.to_string().as_bytes(), "config.json", None)
+    hub::parse(config.to_string().as_bytes(), "config.json", None, None)
 }
 
 fn message(config: &Value) -> String {
@@ -18,6 +18,10 @@ fn llama() -> Value {
         "max_position_embeddings": 8192, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
         "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 128256
     })
+}
+
+fn no_field(field: &str) -> String {
+    format!("config.json: no field {field:?}; --layers, --heads, --kv-heads and --head-dim do without a file")
 }
 
 fn with(mut config: Value, changes: &[(&str, Value)]) -> Value {
@@ -95,10 +99,7 @@ fn published_files_describe_the_built_in_models() {
 }
 
 #[test]
-fn the_measured_shapes_are_those_of_the_models() {
-    for shape in ModelShape::BUILT_IN {
-        assert_eq!(Model::by_name(&shape.name).unwrap().shape(), shape);
-    }
+fn a_token_takes_what_the_layout_says() {
     for model in Model::BUILT_IN {
         for format in KvDtype::ALL {
             let layout = model.cache_config().with_kv_dtype(format).with_num_blocks(4096).layout().unwrap();
@@ -128,7 +129,7 @@ fn weights_of_experts_and_of_the_plain_kind_add_up_to_published_totals() {
     assert_eq!((model.num_weights, model.windowed_layers), (Some(30_532_122_624), 0));
     assert_eq!(parse(&with(qwen3_moe.clone(), &[("mlp_only_layers", json!([3]))])).unwrap().num_weights, None);
     let windowed = [("use_sliding_window", json!(true)), ("sliding_window", json!(4096))];
-    assert_eq!(message(&with(qwen3_moe, &windowed)), r#"config.json: no field "layer_types""#);
+    assert_eq!(message(&with(qwen3_moe, &windowed)), no_field("layer_types"));
     let qwen2_moe = json!({
         "model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 8192,
         "moe_intermediate_size": 1408, "num_attention_heads": 16, "num_experts": 60, "num_hidden_layers": 24,
@@ -157,12 +158,18 @@ fn windows_are_where_the_file_says() {
     assert_eq!(windows(&used), (4, Some(1000)));
     assert_eq!(windows(&with(used.clone(), &[("max_window_layers", json!(0))])), (32, Some(1000)));
     assert_eq!(windows(&with(used.clone(), &[("max_window_layers", json!(40))])), (0, None));
-    assert_eq!(message(&without(used.clone(), "max_window_layers")), r#"config.json: no field "max_window_layers""#);
+    assert_eq!(message(&without(used.clone(), "max_window_layers")), no_field("max_window_layers"));
     let mut types = vec![json!("full_attention"); 31];
     types.push(json!("sliding_attention"));
     let listed = with(used, &[("layer_types", json!(types))]);
     assert_eq!(windows(&listed), (1, Some(1000)));
-    assert_eq!(message(&without(listed, "sliding_window")), r#"config.json: no field "sliding_window""#);
+    assert_eq!(
+        message(&without(listed, "sliding_window")),
+        format!(
+            "{}, nor any of sliding_window_size, attention_window_size, window_size; --layers, --heads, --kv-heads and --head-dim do without a file",
+            r#"config.json: no field "sliding_window""#
+        )
+    );
 
     // 26 layers: every second, beginning with the first; all but four, the 6th, 12th, 18th and 24th.
     let layers = [("num_hidden_layers", json!(26)), ("sliding_window", json!(512))];
@@ -188,16 +195,14 @@ fn the_language_model_of_a_larger_one_has_the_defaults_of_its_kind() {
     assert_eq!((model.windowed_layers, model.window, model.max_seq_len), (29, Some(1024), 131_072));
     let wrong = with(gemma3.clone(), &[("text_config", json!({"num_hidden_layers": 0}))]);
     assert_eq!(message(&wrong), "config.json: text_config.num_hidden_layers is 0, not a whole number from 1 to 65536");
-    assert_eq!(message(&without(gemma3, "text_config")), r#"config.json: no field "text_config""#);
+    assert_eq!(message(&without(gemma3, "text_config")), no_field("text_config"));
 }
 
 #[test]
 fn refusals_name_file_field_value_and_limit() {
     for (field, value, expected) in [
-        ("model_type", json!(null), "model_type is null, not the name of a kind of model"),
         ("num_hidden_layers", json!(65537), "num_hidden_layers is 65537, not a whole number from 1 to 65536"),
         ("num_hidden_layers", json!("32"), "num_hidden_layers is \"32\", not a whole number from 1 to 65536"),
-        ("num_hidden_layers", json!(null), r#"no field "num_hidden_layers""#),
         ("num_attention_heads", json!(-32), "num_attention_heads is -32, not a whole number from 1 to 4096"),
         ("num_attention_heads", json!(2.5), "num_attention_heads is 2.5, not a whole number from 1 to 4096"),
         ("num_key_value_heads", json!(5), "num_key_value_heads is 5, not a divisor of num_attention_heads 32"),
@@ -209,29 +214,35 @@ fn refusals_name_file_field_value_and_limit() {
             "hidden_size is 4097, not a multiple of num_attention_heads 32, up to 512 times as large",
         ),
         ("tie_word_embeddings", json!(1), "tie_word_embeddings is 1, not true or false"),
-        ("layer_types", json!([]), "layer_types is \"0 types\", not one for each of num_hidden_layers 32"),
+        ("layer_types", json!([]), "layer_types is \"0 items\", not one for each of the 32 layers"),
         (
             "layer_types",
-            json!(vec!["linear_attention"; 32]),
-            "layer_types is \"linear_attention\", not made of full_attention and sliding_attention",
+            json!(vec!["odd"; 32]),
+            "layer_types is \"odd\", not made of full_attention, sliding_attention, chunked_attention, linear_attention, mamba and the like",
         ),
     ] {
         assert_eq!(message(&with(llama(), &[(field, value)])), format!("config.json: {expected}"));
     }
-    for field in ["model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings"] {
-        assert_eq!(message(&without(llama(), field)), format!("config.json: no field {field:?}"));
+    for field in ["num_hidden_layers", "num_attention_heads", "hidden_size"] {
+        let text = message(&without(llama(), field));
+        assert!(text.starts_with(&format!("config.json: no field {field:?}, nor any of ")), "{text}");
+        assert!(text.ends_with("--layers, --heads, --kv-heads and --head-dim do without a file"), "{text}");
     }
-    let unknown = message(&with(llama(), &[("model_type", json!("mamba"))]));
-    assert!(unknown.starts_with(r#"config.json: model_type "mamba" is not known; known are llama, mistral, "#));
+    let text = message(&without(llama(), "max_position_embeddings"));
+    assert_eq!(
+        text,
+        "config.json: no field tells the longest context, such as max_position_embeddings; give --max-len"
+    );
     let latent = [("model_type", json!("deepseek_v3")), ("kv_lora_rank", json!(512))];
     let latent = message(&with(llama(), &latent));
     assert!(latent.starts_with("config.json: kv_lora_rank is 512: multi-head latent attention"), "{latent}");
-    let broken = hub::parse(b"{\n\"model_type\": ", "config.json", None).unwrap_err().to_string();
+    let broken = hub::parse(b"{\n\"model_type\": ", "config.json", None, None).unwrap_err().to_string();
     assert!(broken.starts_with("config.json: not a JSON object: ") && broken.contains("line 2"), "{broken}");
     assert_eq!(
         Model::by_name("gpt").unwrap_err().to_string(),
         "unknown model \"gpt\"; known are llama-13b, llama-2-7b, llama-3-8b, llama-3-70b, mistral-7b, qwen2-7b, qwen3-8b, \
-         gemma-2-9b, gemma-3-270m, phi-3-mini, or give the config.json of another one"
+         gemma-2-9b, gemma-3-270m, phi-3-mini, or give the config.json of another one with --config, or --layers, \
+         --heads, --kv-heads and --head-dim"
     );
 }
 
@@ -241,16 +252,207 @@ fn files_are_named_after_their_folder_and_have_a_limit() {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("config.json");
     std::fs::write(&path, llama().to_string()).unwrap();
-    let model = Model::from_config(&path).unwrap();
+    let model = Model::from_config(&path, None).unwrap();
     std::fs::write(&path, vec![b' '; (1 << 20) + 1]).unwrap();
-    let large = Model::from_config(&path).unwrap_err().to_string();
+    let large = Model::from_config(&path, None).unwrap_err().to_string();
     std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
     assert_eq!(model.name, "Mine-8B");
     assert_eq!(
         large,
         format!("{}: more than 1048576 bytes, so it is no config.json; give the file of that name", path.display())
     );
-    assert!(Model::from_config(&path).unwrap_err().to_string().starts_with(&path.display().to_string()));
+    assert!(Model::from_config(&path, None).unwrap_err().to_string().starts_with(&path.display().to_string()));
+}
+
+/// Layers, query heads, KV heads, head_dim, the longest context, and the window with its layers.
+type Shape = (u32, u32, u32, u32, u32, Option<(u32, u32)>);
+
+fn shape(config: &Value) -> Shape {
+    let model = parse(config).unwrap_or_else(|error| panic!("{error}\n{config}"));
+    let window = model.window.map(|window| (window, model.windowed_layers));
+    (model.num_layers, model.num_q_heads, model.num_kv_heads, model.head_dim, model.max_seq_len, window)
+}
+
+#[test]
+fn x12_kinds_without_a_name_here_are_read_by_their_fields() {
+    let alternate = |a: &str, b: &str, every: usize, num_layers: usize| {
+        json!((1..=num_layers).map(|layer| if layer % every == 0 { b } else { a }).collect::<Vec<_>>())
+    };
+    let gpt_oss = json!({
+        "model_type": "gpt_oss", "head_dim": 64, "hidden_size": 2880, "num_attention_heads": 64, "num_hidden_layers": 24,
+        "num_key_value_heads": 8, "sliding_window": 128, "max_position_embeddings": 131072, "num_local_experts": 32,
+        "layer_types": alternate("sliding_attention", "full_attention", 2, 24),
+        "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn"}
+    });
+    assert_eq!(shape(&gpt_oss), (24, 64, 8, 64, 131_072, Some((128, 12))));
+    let granite = with(llama(), &[("model_type", json!("granite")), ("attention_multiplier", json!(0.0078125))]);
+    assert_eq!(shape(&granite), (32, 32, 8, 128, 8192, None));
+    let falcon_7b = json!({
+        "model_type": "falcon", "hidden_size": 4544, "multi_query": true, "new_decoder_architecture": false,
+        "num_attention_heads": 71, "num_hidden_layers": 32, "num_kv_heads": 71, "max_position_embeddings": 2048
+    });
+    assert_eq!(shape(&falcon_7b), (32, 71, 1, 64, 2048, None));
+    let falcon_40b = [
+        ("hidden_size", json!(8192)),
+        ("new_decoder_architecture", json!(true)),
+        ("num_attention_heads", json!(128)),
+        ("num_kv_heads", json!(8)),
+    ];
+    assert_eq!(shape(&with(falcon_7b.clone(), &falcon_40b)), (32, 128, 8, 64, 2048, None));
+    let starcoder = json!({
+        "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40, "n_positions": 8192, "multi_query": true
+    });
+    assert_eq!(shape(&starcoder), (40, 48, 1, 128, 8192, None));
+    let gpt2 =
+        json!({"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024});
+    assert_eq!(shape(&gpt2), (12, 12, 12, 64, 1024, None));
+    let chatglm = json!({
+        "model_type": "chatglm", "hidden_size": 4096, "kv_channels": 128, "multi_query_attention": true,
+        "multi_query_group_num": 2, "num_attention_heads": 32, "num_layers": 28, "seq_length": 32768
+    });
+    assert_eq!(shape(&chatglm), (28, 32, 2, 128, 32_768, None));
+    let dbrx = json!({
+        "model_type": "dbrx", "attn_config": {"kv_n_heads": 8, "clip_qkv": 8}, "d_model": 6144, "max_seq_len": 32768,
+        "n_heads": 48, "n_layers": 40
+    });
+    assert_eq!(shape(&dbrx), (40, 48, 8, 128, 32_768, None));
+    let starcoder2 = with(llama(), &[("model_type", json!("starcoder2")), ("sliding_window", json!(4096))]);
+    assert_eq!(shape(&starcoder2), (32, 32, 8, 128, 8192, Some((4096, 32))));
+    let cohere2 = with(starcoder2.clone(), &[("sliding_window_pattern", json!(4))]);
+    assert_eq!(shape(&cohere2), (32, 32, 8, 128, 8192, Some((4096, 24))));
+    let exaone4 = with(starcoder2.clone(), &[("sliding_window_pattern", json!("LLLG"))]);
+    assert_eq!(shape(&exaone4), (32, 32, 8, 128, 8192, Some((4096, 24))));
+    let gpt_neo = json!({
+        "model_type": "gpt_neo", "attention_types": [[["global", "local"], 6]], "hidden_size": 768, "num_heads": 12,
+        "num_layers": 12, "max_position_embeddings": 2048, "window_size": 256
+    });
+    assert_eq!(shape(&gpt_neo), (12, 12, 12, 64, 2048, Some((256, 6))));
+    // No kind at all, with the usual fields.
+    assert_eq!(shape(&without(llama(), "model_type")), (32, 32, 8, 128, 8192, None));
+}
+
+#[test]
+fn x12_language_models_are_found_where_they_are_nested() {
+    let vision = |part: &str| json!({"model_type": "eyes", "vision_config": {"num_hidden_layers": 3}, part: llama()});
+    for part in ["text_config", "llm_config", "language_config"] {
+        assert_eq!(shape(&vision(part)), (32, 32, 8, 128, 8192, None), "{part}");
+    }
+    let omni = json!({"model_type": "omni", "thinker_config": {"audio_config": {}, "text_config": llama()}});
+    assert_eq!(shape(&omni), (32, 32, 8, 128, 8192, None));
+    let qwen2_vl = with(
+        llama(),
+        &[
+            ("model_type", json!("qwen2_5_vl")),
+            ("text_config", json!({"model_type": "qwen2_5_vl_text"})),
+            ("use_sliding_window", json!(false)),
+            ("sliding_window", json!(32768)),
+            ("max_window_layers", json!(28)),
+        ],
+    );
+    assert_eq!(shape(&qwen2_vl), (32, 32, 8, 128, 8192, None), "the fields at the top, beside a part without any");
+    let llama4 = json!({
+        "model_type": "llama4", "text_config": {
+            "model_type": "llama4_text", "attention_chunk_size": 8192, "head_dim": 128, "hidden_size": 5120,
+            "max_position_embeddings": 10485760, "no_rope_layers": [], "num_attention_heads": 40,
+            "num_hidden_layers": 48, "num_key_value_heads": 8, "rope_scaling": {"factor": 16.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+        }
+    });
+    assert_eq!(shape(&llama4), (48, 40, 8, 128, 10_485_760, Some((8192, 36))));
+    let wrong = with(vision("text_config"), &[("text_config", with(llama(), &[("num_hidden_layers", json!(0))]))]);
+    assert_eq!(message(&wrong), "config.json: text_config.num_hidden_layers is 0, not a whole number from 1 to 65536");
+}
+
+#[test]
+fn x12_layers_of_several_kinds_are_counted_as_they_are() {
+    let types = |words: &[&str], times: usize| json!(words.repeat(times));
+    let qwen3_next = json!({
+        "model_type": "qwen3_next", "full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048,
+        "max_position_embeddings": 262144, "num_attention_heads": 16, "num_hidden_layers": 48, "num_key_value_heads": 2
+    });
+    assert_eq!(shape(&qwen3_next), (12, 16, 2, 256, 262_144, None));
+    let linear = ["linear_attention", "linear_attention", "linear_attention", "full_attention"];
+    assert_eq!(shape(&with(qwen3_next.clone(), &[("layer_types", types(&linear, 12))])).0, 12);
+    let note = parse(&qwen3_next).unwrap().note.unwrap();
+    assert_eq!(note, "12 of its 48 layers keep K and V of their own");
+    let gemma3n = json!({"model_type": "gemma3n", "text_config": {
+        "model_type": "gemma3n_text", "head_dim": 256, "hidden_size": 2048, "max_position_embeddings": 32768,
+        "num_attention_heads": 8, "num_hidden_layers": 35, "num_key_value_heads": 2, "num_kv_shared_layers": 15,
+        "sliding_window": 512,
+        "layer_types": types(&[&["sliding_attention"; 4][..], &["full_attention"]].concat(), 7)
+    }});
+    assert_eq!(shape(&gemma3n), (20, 8, 2, 256, 32_768, Some((512, 16))));
+    let of_32 = |field: &str, value: Value| with(llama(), &[("model_type", json!("hybrid")), (field, value)]);
+    for (field, value, layers) in [
+        ("layer_types", types(&["mamba", "attention"], 16), 16),
+        ("layers_block_type", types(&["mamba", "hybrid", "mamba", "mamba"], 8), 8),
+        ("block_types", json!(["recurrent", "recurrent", "attention"]), 10),
+        ("hybrid_override_pattern", json!("M-M*".repeat(8)), 8),
+        ("attn_type_list", json!([0, 0, 0, 1].repeat(8)), 8),
+        ("attn_layer_indices", json!([9, 18, 27]), 3),
+        ("full_attn_idxs", json!([2, 5]), 2),
+        ("attn_layer_period", json!(8), 4),
+    ] {
+        assert_eq!(shape(&of_32(field, value)).0, layers, "{field}");
+    }
+    let none = of_32("layer_types", types(&["mamba"], 32));
+    assert_eq!(message(&none), "config.json: none of the 32 layers keeps K and V, so there is nothing to cache");
+    let windows = of_32("sliding_window", json!([vec![Value::Null; 8], vec![json!(512); 24]].concat()));
+    assert_eq!(shape(&windows).5, Some((512, 24)));
+    let two = of_32("sliding_window", json!([vec![json!(256); 8], vec![json!(512); 24]].concat()));
+    assert!(message(&two).starts_with("config.json: sliding_window is 512, not 256 as in the layers before it"));
+}
+
+#[test]
+fn x12_layers_with_other_numbers_of_heads_take_what_they_take() {
+    let openelm = json!({
+        "model_type": "openelm", "head_dim": 64, "max_context_length": 2048, "model_dim": 1280, "num_kv_heads": [3, 3, 4, 5],
+        "num_query_heads": [12, 12, 16, 20], "num_transformer_layers": 4
+    });
+    let model = parse(&openelm).unwrap();
+    assert_eq!(shape(&openelm), (15, 4, 1, 64, 2048, None));
+    assert_eq!(model.kv_bytes_per_token(KvDtype::F16), (3 + 3 + 4 + 5) * 2 * 64 * 2);
+    assert_eq!(
+        model.note.unwrap(),
+        "its 4 layers have different numbers of heads; they are counted as 15 of 1 KV head"
+    );
+    let short = with(openelm.clone(), &[("num_kv_heads", json!([3, 3, 4]))]);
+    assert_eq!(message(&short), "config.json: num_kv_heads is \"3 items\", not one for each of the 4 layers");
+    let uneven = with(openelm, &[("num_kv_heads", json!([3, 3, 4, 7]))]);
+    assert_eq!(message(&uneven), "config.json: num_kv_heads is 7, not a divisor of num_attention_heads 20");
+    let block = |group: Value| json!({"attention": {"n_heads_in_group": group, "no_op": group.is_null()}});
+    let deci = json!({
+        "model_type": "nemotron-nas", "hidden_size": 8192, "max_position_embeddings": 131072, "num_attention_heads": 64,
+        "num_hidden_layers": 4, "num_key_value_heads": null,
+        "block_configs": [block(json!(8)), block(json!(null)), block(json!(16)), block(json!(8))]
+    });
+    assert_eq!(shape(&deci), (5, 64, 4, 128, 131_072, None), "8, 4 and 8 KV heads in parts of 4");
+    let other = with(llama(), &[("v_head_dim", json!(64))]);
+    assert_eq!(message(&other), "config.json: v_head_dim is 64, not 128, the head_dim of all layers");
+    let encoder = with(llama(), &[("model_type", json!("t5")), ("is_encoder_decoder", json!(true))]);
+    assert_eq!(message(&encoder), "config.json: is_encoder_decoder is true, not a model of a decoder alone");
+}
+
+#[test]
+fn x17_numbers_as_python_writes_them_and_empty_ranks() {
+    let text = llama().to_string().replace("500000.0", "NaN").replacen('{', "{\"a\": [Infinity, -Infinity], ", 1);
+    assert_eq!(hub::parse(text.as_bytes(), "config.json", None, None).unwrap(), parse(&llama()).unwrap());
+    for rank in [json!(0), json!(null)] {
+        assert_eq!(parse(&with(llama(), &[("kv_lora_rank", rank)])).unwrap(), parse(&llama()).unwrap());
+    }
+}
+
+#[test]
+fn x11_the_longest_context_includes_what_stretches_it() {
+    let length = |scaling: Value| parse(&with(llama(), &[("rope_scaling", scaling)])).unwrap().max_seq_len;
+    assert_eq!(length(json!(null)), 8192);
+    assert_eq!(length(json!({"type": "linear", "factor": 4.0})), 32_768);
+    assert_eq!(length(json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 8192})), 32_768);
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 1024});
+    assert_eq!(length(llama3), 8192, "of the stretched length already");
+    assert_eq!(length(json!({"type": "su", "long_factor": [1.0]})), 8192);
+    let text = without(llama(), "max_position_embeddings").to_string();
+    assert_eq!(hub::parse(text.as_bytes(), "config.json", None, Some(77)).unwrap().max_seq_len, 77);
 }
 
 proptest! {
@@ -265,10 +467,13 @@ proptest! {
                     "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "num_attention_heads",
                     "num_key_value_heads", "head_dim", "sliding_window", "sliding_window_pattern",
                     "max_window_layers", "use_sliding_window", "max_position_embeddings", "num_local_experts",
-                    "num_experts", "moe_intermediate_size", "layer_types", "text_config",
+                    "num_experts", "moe_intermediate_size", "layer_types", "text_config", "model_type", "n_layer",
+                    "num_kv_shared_layers", "attention_types", "block_types", "attn_layer_period", "multi_query",
+                    "rope_scaling", "attention_chunk_size", "no_rope_layers", "block_configs", "attn_config",
                 ]),
                 prop_oneof![
                     Just(json!(null)), Just(json!(true)), Just(json!("x")), Just(json!([1])), Just(json!({})),
+                    Just(json!([])), Just(json!([[["global", "local"], 16]])), Just(json!({"rope_type": "linear", "factor": 1e300})),
                     any::<u64>().prop_map(|n| json!(n)), (0_u64..9).prop_map(|n| json!(n)),
                     Just(json!(u32::MAX)), any::<f64>().prop_map(|x| json!(x)),
                 ],

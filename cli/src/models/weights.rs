@@ -7,7 +7,7 @@ use super::{Model, ModelError};
 /// Weights of the language model, or `None` where the file does not say all that they depend on.
 pub(super) fn count(fields: &Fields<'_>, family: &Family, model: &Model) -> Result<Option<u64>, ModelError> {
     // Sizes are below 2^32 and heads and layers below 2^17, so no product of them passes 2^128.
-    let size = |field| Ok(fields.count(field, u32::MAX)?.map(u128::from));
+    let size = |field| Ok(fields.count(&[field], u32::MAX)?.map(u128::from));
     let (Some(hidden), Some(vocab), Some(layer_mlp)) =
         (size("hidden_size")?, size("vocab_size")?, mlp(fields, family)?)
     else {
@@ -40,19 +40,20 @@ pub(super) fn count(fields: &Fields<'_>, family: &Family, model: &Model) -> Resu
 
 /// Weights behind attention in one layer.
 fn mlp(fields: &Fields<'_>, family: &Family) -> Result<Option<u128>, ModelError> {
-    let size = |field| Ok::<_, ModelError>(fields.count(field, u32::MAX)?.map(u128::from));
+    let size = |field| Ok::<_, ModelError>(fields.count(&[field], u32::MAX)?.map(u128::from));
     let (Some(hidden), Some(intermediate)) = (size("hidden_size")?, size("intermediate_size")?) else {
         return Ok(None);
     };
     let gated = |intermediate: u128| 3 * hidden * intermediate;
     Ok(match family.mlp {
+        Mlp::Unknown => None,
         Mlp::Gated if fields.flag("mlp_bias", false)? => Some(gated(intermediate) + 2 * intermediate + hidden),
         Mlp::Gated => Some(gated(intermediate)),
         Mlp::Plain => Some(2 * hidden * intermediate + intermediate + hidden),
         Mlp::Experts => size("num_local_experts")?.map(|experts| experts * (gated(intermediate) + hidden)),
         Mlp::FineExperts => {
             // Where some layers have no experts, the sum is another.
-            let everywhere = fields.count("decoder_sparse_step", u32::MAX)?.unwrap_or(1) == 1
+            let everywhere = fields.count(&["decoder_sparse_step"], u32::MAX)?.unwrap_or(1) == 1
                 && fields.list("mlp_only_layers")?.is_none_or(<[_]>::is_empty);
             let (Some(experts), Some(width), true) = (size("num_experts")?, size("moe_intermediate_size")?, everywhere)
             else {

@@ -22,7 +22,6 @@ const MAX_FRACTION: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// A text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} is no size up to {} bytes; give bytes, or a number with kB, MB, GB, TB (powers of 1,000) or KiB, MiB, \

@@ -3,14 +3,15 @@
 use crate::bench::lens::LengthList;
 use crate::plan::{self, DeviceLimits, SizingOptions};
 use clap::Args;
-use wgpu_paged_attention::testkit::{AdapterChoice, OpenError, choose_adapter};
+use wgpu_paged_attention::testkit::{OpenError, choose_adapter};
 
-use crate::args::AdapterArgs;
 use crate::bench::command::command_line;
+use crate::common::adapter::AdapterArgs;
 use crate::common::files::ReportArgs;
 use crate::common::output::print;
 use crate::common::status::{Failure, Status};
-use crate::models::args::CacheArgs;
+use crate::models::args::{CacheArgs, longest};
+use crate::trace::ReadOptions;
 use crate::trace::args::LogArgs;
 
 /// Examples, below the options.
@@ -51,14 +52,15 @@ pub struct PlanArgs {
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
+    let model = args.cache.model()?;
     let options = SizingOptions {
-        model: args.cache.model()?,
+        max_seq_len: longest(&model, args.cache.max_len),
+        model,
         kv_dtype: args.cache.kv_dtype,
         block_size: args.cache.block_size,
-        max_seq_len: args.cache.max_len,
         budget_bytes: args.cache.budget.0,
         lens: args.lens.clone(),
-        logs: args.log.read(&[], args.seed)?,
+        logs: args.log.read(ReadOptions::LENGTHS, &[], args.seed)?,
         devices: devices(&args.adapter)?,
     };
     let report =
@@ -73,7 +75,7 @@ pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
 /// The adapter's limits. Without any adapter there is a plan all the same, unless one was asked for.
 fn devices(args: &AdapterArgs) -> Result<Vec<DeviceLimits>, Failure> {
     let asked = args.adapter.is_some() || args.require_gpu;
-    match choose_adapter(&AdapterChoice { name: args.adapter.clone(), require_gpu: args.require_gpu }) {
+    match choose_adapter(&args.choice()) {
         Ok(adapter) => Ok(vec![DeviceLimits::of(&adapter)]),
         Err(OpenError::NoAdapter) if !asked => Ok(Vec::new()),
         Err(error) => Err(Failure::new(Status::NoAdapter, error.to_string())),

@@ -10,13 +10,10 @@ use wgpu_paged_attention::layout::KvLayout;
 /// The limits that decide how K and V are cut into buffers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceLimits {
-    /// Name of the device.
     pub name: String,
     /// Whether it is a program on the CPU.
     pub software: bool,
-    /// The largest storage binding, in bytes.
     pub binding_bytes: u64,
-    /// The largest buffer, in bytes.
     pub buffer_bytes: u64,
 }
 
@@ -45,17 +42,13 @@ impl DeviceLimits {
 /// How the pool lies on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRecord {
-    /// The device.
     pub device: DeviceLimits,
     /// Pieces of a layer's K, and of its V; `None` if not even one KV head fits a binding.
     pub head_shards: Option<u32>,
-    /// KV heads in a piece.
     pub heads_per_shard: Option<u32>,
-    /// Bytes of a piece.
     pub shard_bytes: Option<u64>,
     /// The most blocks of any pool, one KV head in a piece.
     pub max_blocks: u64,
-    /// Bytes of that pool.
     pub max_pool_bytes: u64,
 }
 

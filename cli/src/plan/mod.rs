@@ -36,18 +36,13 @@ const ENTRY_BYTES: u64 = size_of::<u32>() as u64;
 /// Bytes of an entry where a table holds addresses.
 const ADDRESS_BYTES: u64 = size_of::<u64>() as u64;
 
-/// What to plan for.
 #[derive(Clone, Debug)]
 pub struct SizingOptions {
-    /// The model.
     pub model: Model,
-    /// Storage of K and V.
     pub kv_dtype: KvDtype,
-    /// Tokens per block.
     pub block_size: u32,
     /// The longest sequence, in tokens: what a contiguous cache reserves for each.
     pub max_seq_len: u32,
-    /// Bytes for K and V.
     pub budget_bytes: u64,
     /// Lengths to compare for; empty means those of the published table, as far as `max_seq_len` lets them.
     pub lens: Vec<LengthList>,
@@ -61,48 +56,32 @@ pub struct SizingOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizingError {
-    /// The cache itself is refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A length to compare for is longer than a sequence may be.
-    #[error("a sequence of {tokens} tokens is longer than the {max_seq_len} that a sequence may have; raise that")]
-    TooLong {
-        /// Its tokens.
-        tokens: u32,
-        /// The limit.
-        max_seq_len: u32,
-    },
+    #[error("--lens has a sequence of {tokens} tokens, but the longest may have {max_seq_len}; raise --max-len")]
+    TooLong { tokens: u32, max_seq_len: u32 },
 }
 
 /// A whole plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizingReport {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// [`KIND`].
     pub kind: String,
     /// The command line that gives it again.
     pub command: String,
-    /// Version of this crate.
     pub version: String,
-    /// The model.
     pub model: Model,
-    /// Storage of K and V.
     #[serde(rename = "kv_format")]
     pub kv_dtype: KvDtype,
-    /// Tokens per block.
     pub block_size: u32,
     /// The longest sequence, in tokens.
     pub max_seq_len: u32,
-    /// Bytes for K and V.
     pub budget_bytes: u64,
     /// What things take.
     pub bytes: Bytes,
-    /// Blocks that the budget pays for.
     pub num_blocks: u32,
     /// Contiguous against paged.
     pub scenarios: Vec<Scenario>,
-    /// Page tables.
     pub tables: Tables,
     /// What sliding windows save, if the model has any.
     pub window: Option<WindowRecord>,
@@ -112,17 +91,11 @@ pub struct SizingReport {
 
 impl SizingReport {
     /// The plan as indented JSON.
-    ///
-    /// # Errors
-    /// If a number is not finite.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         report::to_json(self)
     }
 
     /// The comparison as CSV with a header, exact.
-    ///
-    /// # Errors
-    /// None that is known of: every row is flat.
     pub fn to_csv(&self) -> Result<String, csv::Error> {
         report::to_csv(self.scenarios.iter().map(scenario::CsvRow::of))
     }
@@ -131,15 +104,10 @@ impl SizingReport {
 /// Exact bytes, K and V together unless they say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bytes {
-    /// One token in one layer.
     pub token_in_layer: u64,
-    /// One token in all layers.
     pub token: u64,
-    /// One block in all layers.
     pub block: u64,
-    /// K of the longest sequence in one layer.
     pub sequence_k_in_layer: u64,
-    /// V of the longest sequence in one layer.
     pub sequence_v_in_layer: u64,
     /// The longest sequence in all layers: what a contiguous cache reserves.
     pub sequence: u64,
@@ -148,22 +116,16 @@ pub struct Bytes {
 /// Page tables of the longest sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tables {
-    /// Entries: one for each block.
     pub entries: u32,
     /// The one table of this cache, in bytes.
     pub bytes: u64,
     /// One table of addresses for each layer, KV head, and K or V, as the published figures count them: how many.
     pub per_head_tables: u64,
-    /// Bytes of each of these.
     pub per_head_table_bytes: u64,
-    /// Bytes of all of these.
     pub per_head_bytes: u64,
 }
 
 /// Works out a plan. `command` is the command line to keep with it.
-///
-/// # Errors
-/// [`SizingError`] names the value and the limit.
 pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, SizingError> {
     let SizingOptions { model, kv_dtype, block_size, max_seq_len, budget_bytes, .. } = options;
     let config = CacheConfig::new(model.num_layers, model.num_kv_heads, model.head_dim)

@@ -12,7 +12,6 @@ use wgpu_paged_attention::layout::KvLayout;
 /// What requests of certain lengths take, and how many of them fit into the budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// The lengths, or the name of a log.
     pub name: String,
     /// Requests that the bytes are of: 1 for a log, whose mean request is meant.
     pub requests: u64,
@@ -20,9 +19,7 @@ pub struct Scenario {
     pub mean_tokens: f64,
     /// Bytes where each request reserves the longest sequence.
     pub contiguous_bytes: u64,
-    /// Bytes in blocks.
     pub paged_bytes: u64,
-    /// What that saves, as a share of the first.
     pub saved: f64,
     /// Filled over reserved where each request reserves the longest sequence.
     pub contiguous_utilisation: f64,
@@ -41,9 +38,7 @@ pub struct Scenario {
 pub struct PublishedSaving {
     /// Contiguous, in "GB" of 1,000 MiB.
     pub contiguous_gb: f64,
-    /// Paged, in the same.
     pub paged_gb: f64,
-    /// Saved, in percent.
     pub saved_percent: f64,
 }
 
@@ -93,7 +88,6 @@ const PUBLISHED: [(u64, u32, PublishedSaving); 4] = [
     (8, 1024, PublishedSaving { contiguous_gb: 25.6, paged_gb: 6.4, saved_percent: 75.0 }),
 ];
 
-/// All that were asked for.
 pub(super) fn all(
     options: &SizingOptions,
     paged: &KvLayout,

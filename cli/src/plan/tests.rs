@@ -190,7 +190,7 @@ fn refusals_name_value_and_limit() {
     let lens = vec!["5,4097".parse().unwrap()];
     assert_eq!(
         refusal(&SizingOptions { lens, ..options("llama-13b") }),
-        "a sequence of 4097 tokens is longer than the 4096 that a sequence may have; raise that"
+        "--lens has a sequence of 4097 tokens, but the longest may have 4096; raise --max-len"
     );
     for (changed, words) in [
         (SizingOptions { block_size: 0, ..options("llama-13b") }, "block_size is 0, outside 1..=65536"),
@@ -229,10 +229,10 @@ fn every_built_in_model_has_its_published_plan() {
         let name = format!("tests/golden/plan/{}.txt", model.name);
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let options = SizingOptions {
+            max_seq_len: model.max_seq_len,
             model,
             kv_dtype: KvDtype::F16,
             block_size: 16,
-            max_seq_len: 4096,
             budget_bytes: 26_000_000_000,
             lens: Vec::new(),
             logs: Vec::new(),

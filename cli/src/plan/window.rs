@@ -11,16 +11,13 @@ use wgpu_paged_attention::config::CacheConfig;
 pub struct WindowRecord {
     /// Keys that a query of a layer with a window sees.
     pub window: u32,
-    /// Layers with a window.
     pub windowed_layers: u32,
     /// The sequence in question, in tokens: the longest that the model was made for, or that was asked for.
     pub seq_len: u32,
-    /// Its bytes if every block is kept.
     pub kept_bytes: u64,
     /// Its bytes if blocks return that left the windows of all layers. The same, if a layer sees everything: a block is
     /// of all layers.
     pub one_cache_bytes: u64,
-    /// Its bytes if the layers with a window have a cache of their own.
     pub own_cache_bytes: u64,
 }
 

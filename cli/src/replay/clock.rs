@@ -7,13 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct StepWork {
     /// Sequences that decode one token.
     pub decoding: u32,
-    /// Keys that they see together.
     pub decode_keys: u64,
     /// The same in layers with a sliding window.
     pub decode_window_keys: u64,
     /// Sequences that bring a chunk of a prompt.
     pub chunks: u32,
-    /// Tokens of these chunks.
     pub prompt_tokens: u32,
     /// Pairs of a query and a key that it sees, in these chunks.
     pub prompt_pairs: u64,
@@ -58,27 +56,22 @@ pub trait Clock {
     fn describe(&self) -> ClockRecord;
 }
 
-/// A clock in a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClockRecord {
     /// `step` or `calibrated`.
     pub kind: String,
     /// How it tells the time.
     pub description: String,
-    /// The adapter that it was calibrated on.
     pub adapter: Option<String>,
     /// Mean of the relative errors at points that were kept out of the fit: 0.1 is 10 %.
     pub fit_error_mean: Option<f64>,
-    /// The largest of them.
     pub fit_error_max: Option<f64>,
-    /// Points measured.
     pub fit_points: usize,
 }
 
 /// Every step takes the same time, as where reading the weights takes most of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepClock {
-    /// Seconds of a step.
     pub step_s: f64,
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::bench::models::MAX_CONTEXT;
 use crate::models::Model;
 use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
 use crate::replay::{
@@ -15,13 +16,15 @@ use clap::{Args, ValueEnum};
 use wgpu_paged_attention::config::MAX_SEQ_LEN;
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::args::{AdapterArgs, up_to};
 use crate::bench::command::{cancel_on_ctrl_c, command_line};
+use crate::common::adapter::AdapterArgs;
 use crate::common::files::{OutputFile, ReportArgs};
 use crate::common::output::{Progress, print};
 use crate::common::status::{Failure, Status};
+use crate::common::values::up_to;
 use crate::models::args::CacheArgs;
-use crate::trace::args::LogArgs;
+use crate::trace::args::{LogArgs, check_ids};
+use crate::trace::{Log, ReadOptions, TimeUnit};
 
 /// Examples, below the options.
 pub const HELP: &str = "\
@@ -68,6 +71,12 @@ pub struct ReplayArgs {
     /// The requests.
     #[command(flatten)]
     pub log: LogArgs,
+    /// Tokens that one hash id of the log stands for [default: as the log shows].
+    #[arg(long, value_name = "TOKENS", requires = "trace", value_parser = up_to(MAX_CONTEXT))]
+    pub tokens_per_id: Option<u32>,
+    /// Unit of the log's times [default: as the log shows].
+    #[arg(long, value_name = "UNIT", requires = "trace")]
+    pub time_unit: Option<TimeUnit>,
     /// The cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -127,19 +136,30 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     let saved = OutputFile::prepare("--save-calibration", args.save_calibration.as_deref())?;
     files.apart_from(&saved)?;
     let calibrated = args.clock == ClockKind::Calibrated || args.calibration.is_some();
-    check_needs(args, calibrated)?;
     let model = args.cache.model()?;
     let options = options(args, &model);
     let usage = |error: &dyn std::error::Error| Failure::new(Status::Usage, error.to_string());
     let layout = options.cache.layout().map_err(|error| usage(&error))?;
     let default = Workload::by_name(DEFAULT_WORKLOAD).map_err(|error| usage(&error))?;
-    let logs = args.log.read(&[default], args.seed)?;
+    // Where no prefixes are shared, what the ids of a log stand for does not matter.
+    let shares = !args.no_prefix_cache && args.only != Some(Side::Contiguous);
+    let tokens_per_id = if shares { args.tokens_per_id } else { Some(1) };
+    let reading = ReadOptions { tokens_per_id, time_unit: args.time_unit, ..ReadOptions::default() };
+    let logs = args.log.read(reading, &[default], args.seed)?;
     let [log] = &logs[..] else {
         return Err(Failure::new(Status::Usage, "--workload: give one name; one log is served at a time"));
     };
+    warn_of_overload(log);
+    if log.tokens_per_id.is_none() {
+        check_ids(&[("tokens_per_id", args.tokens_per_id.is_some()), ("no_prefix_cache", args.no_prefix_cache)])?;
+    }
+    if args.execute && args.execute_layers > model.num_layers {
+        let (given, most) = (args.execute_layers, model.num_layers);
+        return Err(Failure::new(Status::Usage, format!("--execute-layers {given}: {} has {most}", model.name)));
+    }
 
     let measures = calibrated && args.calibration.is_none();
-    let gpu = if measures || args.execute { Some(crate::open(&args.adapter)?) } else { None };
+    let gpu = if measures || args.execute { Some(args.adapter.open()?) } else { None };
     let cancel = cancel_on_ctrl_c()?;
     let bar = Progress::new();
     let clock: Box<dyn Clock> = if calibrated {
@@ -158,8 +178,7 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     let mut executed = options.clone();
     let mut executor = None;
     if let Some(gpu) = gpu.as_ref().filter(|_| args.execute) {
-        executed.cache =
-            with_layers(&options.cache, args.execute_layers.min(model.num_layers)).map_err(|error| usage(&error))?;
+        executed.cache = with_layers(&options.cache, args.execute_layers).map_err(|error| usage(&error))?;
         let device = executor.insert(prepare(args, gpu, &model, &executed)?);
         executed.schedule = device.schedule();
     }
@@ -170,7 +189,7 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
         command: command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         seed: args.seed,
-        log: LogRecord::of(log),
+        log: LogRecord { tokens_per_id: log.tokens_per_id.filter(|_| shares), ..LogRecord::of(log) },
         model: model.name.to_string(),
         cache: options.cache.clone(),
         bytes_per_token: layout.bytes_per_token(),
@@ -215,19 +234,15 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     })
 }
 
-/// Refuses options that would do nothing, for what they are about is not asked for.
-fn check_needs(args: &ReplayArgs, calibrated: bool) -> Result<(), Failure> {
-    let needs = [
-        (args.save_calibration.is_some() && !calibrated, "--save-calibration needs --clock calibrated"),
-        (args.attention_only && !calibrated, "--attention-only needs --clock calibrated"),
-        (
-            args.execute && args.only == Some(Side::Contiguous),
-            "--execute runs the steps of the paged cache; leave out --only contiguous",
-        ),
-    ];
-    match needs.into_iter().find(|(is_lacking, _)| *is_lacking) {
-        Some((_, why)) => Err(Failure::new(Status::Usage, why)),
-        None => Ok(()),
+/// Tells of a load that no device serves, since a wrong unit is the likely cause.
+fn warn_of_overload(log: &Log) {
+    if let Some((arrivals, tokens)) = log.overload() {
+        let unit = log.time.as_ref().map_or("its unit", |(unit, _)| unit.name());
+        eprintln!(
+            "warning: {}: {arrivals:.0} arrivals and {tokens:.0} tokens a second, read in {unit}, are beyond any device; \
+             --time-unit says which unit its times have",
+            log.name
+        );
     }
 }
 

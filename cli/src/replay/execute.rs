@@ -32,16 +32,12 @@ const DESCRIBED: usize = 8;
 /// How much of a schedule is executed, and how closely it is looked at.
 #[derive(Clone, Debug)]
 pub struct ExecuteOptions {
-    /// The heads of the model.
     pub shape: ModelShape,
-    /// The window of the layers that are executed.
     pub window: Option<u32>,
-    /// Steps that are executed: the first ones.
     pub steps: u64,
     /// Rows of a step that are compared, each for one KV head and its queries, in one layer. The last token of the longest
     /// sequence is always among them.
     pub rows_per_step: u32,
-    /// Seed of K, V and q, and of the choice of rows.
     pub seed: u64,
     /// Plants a fault that has to be noticed: from this step on, counted from 1, the table of the longest sequence begins
     /// with a wrong block.
@@ -59,29 +55,17 @@ impl ExecuteOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
-    /// With fewer layers the cache is impossible.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The device, or the library on it, refuses.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Nothing can be read back.
     #[error("the device was lost while it worked")]
     Lost,
-    /// The step is not the one that its plan describes.
     #[error("the sequences grow by {tokens} tokens, but the plan has {rows} rows")]
-    Rows {
-        /// Tokens of the sequences.
-        tokens: u64,
-        /// Rows of the plan.
-        rows: u32,
-    },
+    Rows { tokens: u64, rows: u32 },
 }
 
 /// The same cache with fewer layers and as many blocks: a schedule over it takes the same steps.
-///
-/// # Errors
-/// [`ConfigError`] if one of the two is impossible.
 pub fn with_layers(cache: &CacheConfig, layers: u32) -> Result<CacheConfig, ConfigError> {
     let blocks = cache.layout()?.num_blocks();
     let fewer =
@@ -89,7 +73,6 @@ pub fn with_layers(cache: &CacheConfig, layers: u32) -> Result<CacheConfig, Conf
     fewer.layout().map(|_| fewer)
 }
 
-/// K, V or q.
 #[derive(Clone, Copy)]
 enum Kind {
     K,
@@ -109,9 +92,6 @@ pub struct Executor {
 
 impl Executor {
     /// Makes the cache, whose every block is filled with NaN: what was never written reaches no output unseen.
-    ///
-    /// # Errors
-    /// [`ExecuteError`].
     pub fn new(gpu: &Gpu, cache: &CacheConfig, options: ExecuteOptions) -> Result<Self, ExecuteError> {
         let layout = cache.layout()?;
         let cache = KvCache::new(&gpu.device, &layout)?;

@@ -8,6 +8,10 @@ use crate::trace::Log;
 use wgpu_paged_attention::blocks::CacheStats;
 use wgpu_paged_attention::layout::KvLayout;
 
+fn to_seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
 /// What is counted as it happens, in memory that does not grow with the log.
 pub(super) struct Tally {
     pub(super) steps: u64,
@@ -17,7 +21,7 @@ pub(super) struct Tally {
     cut: u64,
     prompt_tokens: u64,
     output_tokens: u64,
-    busy_s: f64,
+    busy_ns: u64,
     utilisation: Values,
     fragmentation: Values,
     concurrency: Values,
@@ -40,7 +44,7 @@ impl Tally {
             cut: 0,
             prompt_tokens: 0,
             output_tokens: 0,
-            busy_s: 0.0,
+            busy_ns: 0,
             utilisation: Values::new(),
             fragmentation: Values::new(),
             concurrency: Values::new(),
@@ -59,31 +63,32 @@ impl Tally {
         (self.finished + self.refused + self.empty) as usize
     }
 
-    /// A request has got a token.
-    pub(super) fn token(&mut self, request: &mut InService, now_s: f64, log: &Log) {
+    pub(super) fn token(&mut self, request: &mut InService, now_ns: u64, log: &Log) {
+        let since = |then_ns: u64| to_seconds(now_ns - then_ns);
         self.output_tokens += 1;
         if request.generated == 1 {
-            request.first_token_s = now_s;
-            self.first_token.add(now_s - request.arrival_s);
+            request.first_token_ns = now_ns;
+            self.first_token.add(since(request.arrival_ns));
         } else {
-            self.between_tokens.add(now_s - request.last_token_s);
+            self.between_tokens.add(since(request.last_token_ns));
         }
-        request.last_token_s = now_s;
+        request.last_token_ns = now_ns;
         if request.is_finished() {
             self.finished += 1;
             self.cut += u64::from(request.output_tokens < log.requests[request.number].output_tokens);
             self.prompt_tokens += u64::from(request.prompt_tokens);
-            self.queueing.add(request.admitted_s - request.arrival_s);
-            self.latency.add(now_s - request.arrival_s);
+            self.queueing.add(to_seconds(request.admitted_ns - request.arrival_ns));
+            self.latency.add(since(request.arrival_ns));
             if request.generated > 1 {
-                self.per_token.add((now_s - request.first_token_s) / f64::from(request.generated - 1));
+                self.per_token.add(since(request.first_token_ns) / f64::from(request.generated - 1));
             }
         }
     }
 
-    /// A step of so many seconds has ended at `time_s`; `stats` are those behind it.
-    pub(super) fn step(&mut self, time_s: f64, seconds: f64, stats: &CacheStats, running: usize, waiting: usize) {
-        self.busy_s += seconds;
+    /// A step has ended at `now_ns`; `stats` are those behind it.
+    pub(super) fn step(&mut self, now_ns: u64, step_ns: u64, stats: &CacheStats, running: usize, waiting: usize) {
+        let seconds = to_seconds(step_ns);
+        self.busy_ns += step_ns;
         // Between a step that ends the last request and the next arrival nothing is reserved.
         if stats.reserved_tokens > 0 {
             self.utilisation.add_for(stats.utilisation, seconds);
@@ -92,7 +97,7 @@ impl Tally {
         self.concurrency.add_for(running as f64, seconds);
         self.waiting.add_for(waiting as f64, seconds);
         self.timeline.add(TimelinePoint {
-            time_s: to_millionth(time_s),
+            time_s: to_millionth(to_seconds(now_ns)),
             utilisation: to_millionth(stats.utilisation),
             reserved_tokens: stats.reserved_tokens,
             filled_tokens: stats.filled_tokens,
@@ -101,7 +106,8 @@ impl Tally {
         });
     }
 
-    pub(super) fn record(self, paged: bool, elapsed_s: f64, layout: &KvLayout) -> ServeRecord {
+    pub(super) fn record(self, paged: bool, elapsed_ns: u64, layout: &KvLayout) -> ServeRecord {
+        let elapsed_s = to_seconds(elapsed_ns);
         let per_s = |count: u64| if elapsed_s > 0.0 { to_millionth(count as f64 / elapsed_s) } else { 0.0 };
         ServeRecord {
             paged,
@@ -112,7 +118,7 @@ impl Tally {
             empty: self.empty,
             steps: self.steps,
             elapsed_s: to_millionth(elapsed_s),
-            busy_s: to_millionth(self.busy_s),
+            busy_s: to_millionth(to_seconds(self.busy_ns)),
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,
             requests_per_s: per_s(self.finished),

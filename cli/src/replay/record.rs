@@ -9,9 +9,7 @@ use super::spread::Spread;
 /// Shares are weighted by the time that they held; latencies count every request or token once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServeRecord {
-    /// Whether the cache was paged.
     pub paged: bool,
-    /// Tokens that the cache has room for.
     pub capacity_tokens: u64,
     /// Requests that were answered.
     pub finished: u64,
@@ -23,7 +21,6 @@ pub struct ServeRecord {
     pub empty: u64,
     /// Requests not answered when the replay was interrupted.
     pub unfinished: u64,
-    /// Steps.
     pub steps: u64,
     /// Seconds from the first arrival to the end of the last step, on the replay's clock.
     pub elapsed_s: f64,
@@ -31,7 +28,6 @@ pub struct ServeRecord {
     pub busy_s: f64,
     /// Prompt tokens of the finished requests, those found in the prefix cache included.
     pub prompt_tokens: u64,
-    /// Tokens generated.
     pub output_tokens: u64,
     /// Finished requests over elapsed time.
     pub requests_per_s: f64,
@@ -49,7 +45,6 @@ pub struct ServeRecord {
     pub waiting: Option<Spread>,
     /// From arrival until a request is let in for the first time.
     pub queueing_s: Option<Spread>,
-    /// From arrival to the first token.
     pub time_to_first_token_s: Option<Spread>,
     /// From one token to the next, preemptions included.
     pub time_between_tokens_s: Option<Spread>,
@@ -77,9 +72,7 @@ impl ServeRecord {
 /// How prompts met the prefix cache. A sequence that comes back after a preemption is not counted again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefixRecord {
-    /// Prompt tokens looked up.
     pub prompt_tokens: u64,
-    /// Of these, tokens found.
     pub hit_tokens: u64,
     /// Found over looked up.
     pub hit_share: f64,
@@ -98,10 +91,8 @@ pub struct TimelinePoint {
     pub utilisation: f64,
     /// Tokens that used blocks have room for.
     pub reserved_tokens: u64,
-    /// Tokens in them.
     pub filled_tokens: u64,
     /// Requests in the batch.
     pub running: u32,
-    /// Requests that wait.
     pub waiting: u32,
 }

@@ -10,7 +10,7 @@ use super::clock::ClockRecord;
 use super::execute::ExecuteRecord;
 use super::record::ServeRecord;
 use crate::report;
-use crate::trace::Log;
+use crate::trace::{Log, TimeUnit};
 use wgpu_paged_attention::config::CacheConfig;
 
 /// Version of the format of [`ReplayReport`].
@@ -23,23 +23,15 @@ pub struct ReplayReport {
     pub kind: String,
     /// Version of this format.
     pub schema: u32,
-    /// The command line.
     pub command: String,
-    /// Version of the program.
     pub version: String,
-    /// Seed of drawn requests.
     pub seed: u64,
-    /// The requests.
     pub log: LogRecord,
-    /// Name of the model.
     pub model: String,
     /// The paged cache; the contiguous one differs in `paged` alone.
     pub cache: CacheConfig,
-    /// K and V of one token in all layers, in bytes.
     pub bytes_per_token: u64,
-    /// The most tokens in a step.
     pub step_tokens: u32,
-    /// The clock.
     pub clock: ClockRecord,
     /// The contiguous cache, unless it was left out.
     pub contiguous: Option<ServeRecord>,
@@ -78,20 +70,25 @@ fn flatten(numbers: &mut BTreeMap<String, String>, path: &str, value: &Value) {
 /// Where requests come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRecord {
-    /// Name of the file or the workload.
     pub name: String,
-    /// Requests in it.
     pub requests: usize,
     /// Bad rows that were left out.
     pub skipped: u64,
     /// Tokens that an id of a prefix stands for, where the log has ids.
     pub tokens_per_id: Option<u32>,
+    /// The unit of the log's times; `None` for drawn requests, and in reports of older versions.
+    #[serde(default)]
+    pub time_unit: Option<TimeUnit>,
+    #[serde(default)]
+    pub time_unit_by: Option<String>,
 }
 
 impl LogRecord {
-    /// Of a log.
     pub fn of(log: &Log) -> Self {
+        let (time_unit, time_unit_by) = log.time.clone().unzip();
         Self {
+            time_unit,
+            time_unit_by,
             name: log.name.clone(),
             requests: log.requests.len(),
             skipped: log.skipped,
@@ -107,17 +104,11 @@ impl ReplayReport {
     pub const KIND: &'static str = "replay";
 
     /// The report as indented JSON.
-    ///
-    /// # Errors
-    /// If a number is not finite.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         report::to_json(self)
     }
 
     /// Every number of both sides as CSV: metric, contiguous, paged. The course is in the JSON alone.
-    ///
-    /// # Errors
-    /// If a record cannot be taken apart, which is not known to happen.
     pub fn to_csv(&self) -> Result<String, csv::Error> {
         let flat = |side: &Option<ServeRecord>| -> Result<BTreeMap<String, String>, csv::Error> {
             let mut numbers = BTreeMap::new();

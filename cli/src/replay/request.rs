@@ -7,17 +7,16 @@ use wgpu_paged_attention::blocks::{Rank, SeqId};
 pub(super) struct InService {
     /// Its place in the log.
     pub(super) number: usize,
-    /// Seconds since the first arrival of the log.
-    pub(super) arrival_s: f64,
+    /// Nanoseconds since the first arrival of the log, as all times here.
+    pub(super) arrival_ns: u64,
     /// When it was first let in.
-    pub(super) admitted_s: f64,
+    pub(super) admitted_ns: u64,
     pub(super) prompt_tokens: u32,
     /// Tokens to generate, cut so that the sequence fits.
     pub(super) output_tokens: u32,
     pub(super) generated: u32,
-    /// When the last token came, and the first.
-    pub(super) last_token_s: f64,
-    pub(super) first_token_s: f64,
+    pub(super) last_token_ns: u64,
+    pub(super) first_token_ns: u64,
     /// Its sequence and how many tokens of it are in the cache.
     pub(super) seq: Option<SeqId>,
     pub(super) len: u32,

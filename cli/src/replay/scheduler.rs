@@ -18,28 +18,22 @@ const WATERMARK: f64 = 0.01;
 /// A sequence's part in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// The sequence.
     pub seq: SeqId,
     /// The request behind it, counted from 0 in the log.
     pub request: usize,
     /// Tokens in the cache before the step.
     pub len: u32,
-    /// Tokens that the step adds.
     pub new_tokens: u32,
 }
 
 /// A step that is reserved and not yet committed.
 #[derive(Debug)]
 pub struct ObservedStep<'a> {
-    /// The manager, with the step open.
     pub manager: &'a CacheManager,
-    /// The plan of the step.
     pub plan: &'a StepPlan,
     /// What grows, in the order of the plan.
     pub growth: &'a [Growth],
-    /// The log that is served.
     pub log: &'a Log,
-    /// Makes the tokens of its requests.
     pub tokens: Tokens,
 }
 
@@ -49,9 +43,6 @@ pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 /// Watches the steps of a replay, to run them on a device for instance.
 pub trait StepObserver {
     /// Sees a step before it is committed.
-    ///
-    /// # Errors
-    /// Whatever should end the replay.
     fn step(&mut self, step: &ObservedStep<'_>) -> Result<(), ObserverError>;
 }
 
@@ -120,8 +111,8 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Opens a step, or returns `None` if there is nothing to compute.
-    pub(super) fn open_step(&mut self, now_s: f64) -> Result<Option<StepWork>, ServeError> {
-        self.admit(now_s)?;
+    pub(super) fn open_step(&mut self, now_ns: u64) -> Result<Option<StepWork>, ServeError> {
+        self.admit(now_ns)?;
         loop {
             self.choose();
             if self.growth.is_empty() {
@@ -142,7 +133,6 @@ impl<'a> Scheduler<'a> {
         Ok(Some(work))
     }
 
-    /// Shows the open step.
     pub(super) fn show(&self, observer: &mut dyn StepObserver) -> Result<(), ObserverError> {
         observer.step(&ObservedStep {
             manager: &self.manager,
@@ -184,7 +174,7 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Lets in requests that wait, while their whole prompts have room beside what the batch still has to compute.
-    fn admit(&mut self, now_s: f64) -> Result<(), ServeError> {
+    fn admit(&mut self, now_ns: u64) -> Result<(), ServeError> {
         self.blocked &= !self.running.is_empty();
         while !self.blocked && (self.running.len() as u32) < self.manager.layout().max_sequences() {
             let Some(&request) = self.waiting.front() else { break };
@@ -197,7 +187,7 @@ impl<'a> Scheduler<'a> {
             match request.rank {
                 Some(rank) => self.manager.set_rank(seq, rank)?,
                 None => {
-                    request.admitted_s = now_s;
+                    request.admitted_ns = now_ns;
                     request.rank = Some(self.manager.rank(seq)?);
                     self.lookups.requests += 1;
                     self.lookups.tokens += u64::from(request.prompt_tokens);

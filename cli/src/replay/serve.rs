@@ -14,16 +14,13 @@ use super::scheduler::{Scheduler, StepObserver};
 use super::spread::to_millionth;
 use crate::trace::{Log, Request};
 
-/// What a step may take: beyond, rates and sums of times would be no numbers any more.
+/// What a step may take, in seconds: a nanosecond, the unit of all times here, up to 32 years.
 const STEP_SECONDS: RangeInclusive<f64> = 1e-9..=1e9;
 
 /// Serves a log with a paged cache, or a contiguous one of the same size, and says how that went.
 ///
 /// `progress` is told now and then how many requests are done; once `cancel` is set, the replay stops after the current
 /// step and reports what it has so far. `observer` sees every step before it is committed.
-///
-/// # Errors
-/// [`ServeError`] if the cache is impossible or the observer ends it. Requests that do not fit are counted in the record.
 pub fn serve(
     log: &Log,
     options: &ServeOptions,
@@ -36,22 +33,22 @@ pub fn serve(
     let mut scheduler = Scheduler::new(log, options, paged)?;
     let mut tally = Tally::new();
     let mut arrivals = log.requests.iter().enumerate().peekable();
-    // Seconds since the first arrival: beside the large numbers of some logs, steps would be lost in rounding.
-    let start_s = log.requests.first().map_or(0.0, |first| first.arrival_s);
-    let mut now_s = 0.0;
+    // Of a log in the middle of which somebody began.
+    let start_ns = log.requests.first().map_or(0, |first| first.arrival_ns);
+    let mut now_ns = 0;
 
     while !cancel.load(Ordering::Relaxed) {
-        while let Some((number, request)) = arrivals.next_if(|(_, request)| request.arrival_s - start_s <= now_s) {
-            match arrive(number, request, start_s, scheduler.max_len()) {
+        while let Some((number, request)) = arrivals.next_if(|(_, request)| request.arrival_ns - start_ns <= now_ns) {
+            match arrive(number, request, start_ns, scheduler.max_len()) {
                 Arrival::Request(request) => scheduler.waiting.push_back(request),
                 Arrival::Refused => tally.refused += 1,
                 Arrival::Empty => tally.empty += 1,
             }
         }
-        let Some(work) = scheduler.open_step(now_s)? else {
+        let Some(work) = scheduler.open_step(now_ns)? else {
             // Everybody is served: the next thing to happen is an arrival.
             let Some((_, next)) = arrivals.peek() else { break };
-            now_s = next.arrival_s - start_s;
+            now_ns = next.arrival_ns - start_ns;
             continue;
         };
         tally.steps += 1;
@@ -62,17 +59,18 @@ pub fn serve(
         if !STEP_SECONDS.contains(&seconds) {
             return Err(ServeError::Clock { seconds, tokens: work.tokens() });
         }
-        now_s += seconds;
+        let step_ns = (seconds * 1e9).round() as u64;
+        now_ns = u64::checked_add(now_ns, step_ns).ok_or(ServeError::EndOfTime { step: tally.steps })?;
         let (running, waiting) = (scheduler.running.len(), scheduler.waiting.len());
         let done = tally.done();
-        let stats = scheduler.close_step(|request| tally.token(request, now_s, log))?;
-        tally.step(now_s, seconds, &stats, running, waiting);
+        let stats = scheduler.close_step(|request| tally.token(request, now_ns, log))?;
+        tally.step(now_ns, step_ns, &stats, running, waiting);
         if tally.done() > done {
             progress(tally.done());
         }
     }
 
-    let mut record = tally.record(paged, now_s, scheduler.manager.layout());
+    let mut record = tally.record(paged, now_ns, scheduler.manager.layout());
     record.unfinished = log.requests.len() as u64 - record.finished - record.refused - record.empty;
     record.preemptions = scheduler.manager.stats().preemptions;
     record.recomputed_tokens = scheduler.recomputed_tokens;
@@ -82,7 +80,7 @@ pub fn serve(
             .requests
             .iter()
             .enumerate()
-            .filter(|(number, request)| matches!(arrive(*number, request, start_s, max_len), Arrival::Request(_)))
+            .filter(|(number, request)| matches!(arrive(*number, request, start_ns, max_len), Arrival::Request(_)))
             // First come, first served: those that were looked up before an interruption.
             .take(scheduler.lookups.requests);
         let (infinite, all) = infinite_hits(served.map(|(_, request)| request), tokens_per_id);
@@ -102,11 +100,10 @@ enum Arrival {
     Request(InService),
     /// Its prompt leaves no room for an answer.
     Refused,
-    /// It has no answer.
     Empty,
 }
 
-fn arrive(number: usize, request: &Request, start_s: f64, max_len: u32) -> Arrival {
+fn arrive(number: usize, request: &Request, start_ns: u64, max_len: u32) -> Arrival {
     // A model starts from one token at least.
     let prompt_tokens = request.prompt_tokens.max(1);
     if request.output_tokens == 0 {
@@ -117,14 +114,14 @@ fn arrive(number: usize, request: &Request, start_s: f64, max_len: u32) -> Arriv
     }
     Arrival::Request(InService {
         number,
-        arrival_s: request.arrival_s - start_s,
-        admitted_s: 0.0,
+        arrival_ns: request.arrival_ns - start_ns,
+        admitted_ns: 0,
         prompt_tokens,
         // K and V of the last token are never needed.
         output_tokens: request.output_tokens.min(max_len - prompt_tokens + 1),
         generated: 0,
-        last_token_s: 0.0,
-        first_token_s: 0.0,
+        last_token_ns: 0,
+        first_token_ns: 0,
         seq: None,
         len: 0,
         rank: None,

@@ -13,15 +13,12 @@ const MOST: u64 = 1 << 50;
 /// A distribution: percentiles to three digits, mean and largest to the millionth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The mean.
     pub mean: f64,
-    /// The median.
     pub p50: f64,
     /// 95 % are at most this.
     pub p95: f64,
     /// 99 % are at most this.
     pub p99: f64,
-    /// The largest.
     pub max: f64,
 }
 

@@ -8,12 +8,13 @@ use wgpu_paged_attention::config::CacheConfig;
 const CLOCK: StepClock = StepClock { step_s: 0.01 };
 
 fn request(arrival_s: f64, prompt_tokens: u32, output_tokens: u32) -> Request {
-    Request { arrival_s, prompt_tokens, output_tokens, ..Request::default() }
+    let arrival_ns = (arrival_s * 1e9).round() as u64;
+    Request { arrival_ns, prompt_tokens, output_tokens, ..Request::default() }
 }
 
 fn log(requests: Vec<Request>) -> Log {
     let tokens_per_id = requests.iter().any(|request| !request.prefix.is_empty()).then_some(16);
-    Log { name: "test".to_owned(), requests, skipped: 0, tokens_per_id }
+    Log { name: "test".to_owned(), requests, tokens_per_id, ..Log::default() }
 }
 
 /// A cache of so many tokens, in blocks of 16; sequences are up to 128 tokens long.
@@ -117,24 +118,32 @@ fn whatever_is_computed_twice_is_counted() {
 }
 
 #[test]
-fn only_the_times_between_arrivals_matter() {
-    let at = |start_s: f64| {
-        let log = log((0..20).map(|n| request(start_s + f64::from(n / 4), 20, 12)).collect());
-        run(&log, &options(256), true)
+fn x18_only_the_times_between_arrivals_matter_to_the_nanosecond() {
+    let at = |start_ns: u64| {
+        let request = |n: u64| Request { arrival_ns: start_ns + n / 4 * 999_999_999, ..request(0.0, 20, 12) };
+        run(&log((0..20).map(request).collect()), &options(256), true)
     };
-    let expected = at(0.0);
+    let expected = at(0);
     assert!(expected.latency_s.unwrap().max > 0.1);
-    // Seconds since 1970, and more than a float has digits for.
-    for start_s in [1.7e9, 1e15] {
-        assert_eq!(at(start_s), expected, "{start_s}");
+    // Unix time in nanoseconds is more than a float has digits for.
+    for start_ns in [1_700_000_000_123_456_789, 1 << 63] {
+        assert_eq!(at(start_ns), expected, "{start_ns}");
     }
 }
 
 #[test]
-fn times_too_large_to_round_stay_numbers() {
-    let record = run(&log(vec![request(0.0, 20, 2), request(1e308, 20, 2)]), &options(256), true);
-    assert_eq!((record.finished, record.elapsed_s), (2, 1e308));
-    assert_eq!(record.requests_per_s, 0.0);
+fn x18_a_replay_ends_before_its_clock_does() {
+    let request_at = |arrival_ns| Request { arrival_ns, ..request(0.0, 20, 2) };
+    let cancel = AtomicBool::new(false);
+    let served = |last_ns| {
+        serve(&log(vec![request_at(0), request_at(last_ns)]), &options(256), true, &CLOCK, None, &mut |_| {}, &cancel)
+    };
+    let record = served(i64::MAX as u64).unwrap();
+    assert_eq!((record.finished, record.elapsed_s), (2, 9_223_372_036.874_776));
+    assert_eq!(
+        served(u64::MAX - 1).unwrap_err().to_string(),
+        "the replay is longer than 584 years at step 3; give a clock with shorter steps"
+    );
 }
 
 #[test]

@@ -9,14 +9,22 @@ use super::record::ServeRecord;
 use super::report::ReplayReport;
 use super::spread::Spread;
 use crate::plan::ByteSize;
+use crate::trace::count;
 
 /// The report as text: what was served, on what clock, and both caches side by side.
 pub fn render(report: &ReplayReport) -> String {
     let sides: Vec<&ServeRecord> = report.contiguous.iter().chain(&report.paged).collect();
     let log = &report.log;
-    let skipped = if log.skipped == 0 { String::new() } else { format!(", {} bad rows left out", log.skipped) };
+    let skipped = match log.skipped {
+        0 => String::new(),
+        skipped => format!(", {} left out", count(skipped, "bad row")),
+    };
+    let time = match (log.time_unit, &log.time_unit_by) {
+        (Some(unit), Some(by)) => format!(", times in {} ({by})", unit.name()),
+        _ => String::new(),
+    };
     let mut lines = vec![
-        format!("log: {}, {} requests{skipped}", log.name, log.requests),
+        format!("log: {}, {}{skipped}{time}", log.name, count(log.requests as u64, "request")),
         format!(
             "cache: {}, {} bytes per token in {}, blocks of {} tokens, budget {}",
             report.model,

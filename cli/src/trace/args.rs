@@ -1,27 +1,33 @@
 //! Where requests come from: a log, or a workload that is drawn.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::bench::models::MAX_CONTEXT;
-use crate::trace::{self, Log, ReadOptions};
-use crate::workload::Workload;
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use crate::args::{up_to, workloads};
+use super::{Log, ReadOptions, count, read_file};
 use crate::common::status::{Failure, Status};
+use crate::common::values::up_to;
+use crate::needs::no_effect;
+use crate::workload::Workload;
 
-/// The requests.
+/// A log.
 #[derive(Debug, Args)]
-pub struct LogArgs {
-    /// A request log: CSV with arrival_s,prompt_tokens,output_tokens, or an Azure, BurstGPT or Mooncake trace, gz or not.
+pub struct TraceArgs {
+    /// A request log: CSV with arrival_s,prompt_tokens,output_tokens, or an Azure, BurstGPT, Mooncake or Qwen-Bailian
+    /// trace, gz or not.
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     pub trace: Option<PathBuf>,
     /// Leave out rows of the log that cannot be read, and say how many.
     #[arg(long, requires = "trace")]
     pub skip_bad: bool,
-    /// Tokens that one hash id of the log stands for [default: as the log shows].
-    #[arg(long, value_name = "TOKENS", requires = "trace", value_parser = up_to(MAX_CONTEXT))]
-    pub tokens_per_id: Option<u32>,
+}
+
+/// A log, or drawn requests.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    #[command(flatten)]
+    pub trace: TraceArgs,
     /// Draw requests from fits to published logs.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workloads())]
     pub workload: Vec<Workload>,
@@ -30,12 +36,25 @@ pub struct LogArgs {
     pub requests: u32,
 }
 
+impl TraceArgs {
+    /// The log, if there is one; says how many bad rows were left out.
+    pub fn read(&self, options: ReadOptions) -> Result<Option<Log>, Failure> {
+        let Some(path) = &self.trace else { return Ok(None) };
+        let log = read_file(path, &ReadOptions { skip_bad: self.skip_bad, ..options })
+            .map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
+        if log.skipped > 0 {
+            let verb = if log.skipped == 1 { "was" } else { "were" };
+            eprintln!("warning: {} of {} {verb} left out", count(log.skipped, "bad row"), log.name);
+        }
+        Ok(Some(log))
+    }
+}
+
 impl LogArgs {
     /// The log, or the workloads drawn with `seed`; of `default` where nothing was asked for.
-    pub fn read(&self, default: &[Workload], seed: u64) -> Result<Vec<Log>, Failure> {
-        if let Some(path) = &self.trace {
-            let read = ReadOptions { skip_bad: self.skip_bad, tokens_per_id: self.tokens_per_id };
-            return Ok(vec![read_log(path, &read)?]);
+    pub fn read(&self, options: ReadOptions, default: &[Workload], seed: u64) -> Result<Vec<Log>, Failure> {
+        if let Some(log) = self.trace.read(options)? {
+            return Ok(vec![log]);
         }
         let workloads = if self.workload.is_empty() { default } else { &self.workload };
         let drawn = |workload: &Workload| Log {
@@ -47,12 +66,15 @@ impl LogArgs {
     }
 }
 
-/// The log of `--trace`; says how many bad rows were left out.
-pub fn read_log(path: &Path, options: &ReadOptions) -> Result<Log, Failure> {
-    let log =
-        trace::read_file(path, options).map_err(|error| Failure::new(Status::Usage, format!("--trace {error}")))?;
-    if log.skipped > 0 {
-        eprintln!("warning: {} bad rows of {} were left out", log.skipped, log.name);
+pub fn workloads() -> impl TypedValueParser<Value = Workload> {
+    let values = Workload::BUILT_IN.map(|workload| PossibleValue::new(workload.name).help(workload.source));
+    PossibleValuesParser::new(values).try_map(|name| Workload::by_name(&name))
+}
+
+/// Refuses those options, by their ids, that were given for a log without ids.
+pub fn check_ids(given: &[(&str, bool)]) -> Result<(), Failure> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(no_effect(option, "on a log without hash_ids")),
+        None => Ok(()),
     }
-    Ok(log)
 }

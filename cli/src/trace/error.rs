@@ -4,223 +4,103 @@ use std::io;
 
 use super::MAX_LINE_BYTES;
 
-/// Why a log could not be read. Lines are counted from 1.
+/// Why a log could not be read, and where.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TraceError {
-    /// The file could not be opened or read.
-    #[error("{file}: {source}")]
-    Io {
-        /// Name of the log.
-        file: String,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// Compressed data that ends early, or that no decoder understands.
-    #[error("{file}:{line}: damaged or truncated gzip data: {source}")]
-    Gzip {
-        /// Name of the log.
-        file: String,
-        /// Line that was being read.
-        line: u64,
-        /// What the decoder said.
-        source: io::Error,
-    },
-    /// There is no first line, or no request after it.
-    #[error("{file}: no requests in it{}", left_out(*.skipped))]
-    Empty {
-        /// Name of the log.
-        file: String,
-        /// Bad rows left out.
-        skipped: u64,
-    },
-    /// The first line is that of no known form.
-    #[error(
-        "{file}:{line}: unknown header {header:?}; expected arrival_s,prompt_tokens,output_tokens or the header of an Azure \
-         or BurstGPT trace, or JSON lines of Mooncake"
-    )]
-    UnknownHeader {
-        /// Name of the log.
-        file: String,
-        /// Line of the header.
-        line: u64,
-        /// The line, shortened.
-        header: String,
-    },
-    /// A column or JSON field that the form needs is not there.
-    #[error("{file}:{line}: no column {column:?}")]
-    MissingColumn {
-        /// Name of the log.
-        file: String,
-        /// Line without it.
-        line: u64,
-        /// Its name.
-        column: &'static str,
-    },
-    /// A row has more or fewer fields than the header.
-    #[error("{file}:{line}: {found} fields under a header of {expected}")]
-    FieldCount {
-        /// Name of the log.
-        file: String,
-        /// Line of the row.
-        line: u64,
-        /// Fields in the row.
-        found: u64,
-        /// Fields in the header.
-        expected: u64,
-    },
-    /// A line is not JSON.
-    #[error("{file}:{line}: not a JSON object: {source}")]
-    Json {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// What the parser said.
-        source: serde_json::Error,
-    },
-    /// A token count is not a whole number that fits in 32 bits.
-    #[error("{file}:{line}: {field} {value:?} is not a whole number from 0 to 4294967295")]
-    Tokens {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// Column or JSON field.
-        field: &'static str,
-        /// Its text, shortened.
-        value: String,
-    },
-    /// A time cannot be read, is negative or is not finite.
-    #[error("{file}:{line}: {field} {value:?} is not {expected}")]
-    Time {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// Column or JSON field.
-        field: &'static str,
-        /// Its text, shortened.
-        value: String,
-        /// What the form wants there.
-        expected: &'static str,
-    },
-    /// A request came before the one above it.
-    #[error("{file}:{line}: {field} {value:?} is earlier than the line before; sort the log by arrival")]
-    Unsorted {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// Column or JSON field.
-        field: &'static str,
-        /// Its text, shortened.
-        value: String,
-    },
-    /// The ids of a prompt's blocks cannot be read.
-    #[error("{file}:{line}: {field} {value:?} is not {expected}")]
-    Ids {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// Column or JSON field.
-        field: &'static str,
-        /// The id in question, shortened.
-        value: String,
-        /// What the form wants there.
-        expected: &'static str,
-    },
-    /// A prompt has more ids than blocks.
-    #[error("{file}:{line}: {field} has {ids} ids, but a prompt of {prompt_tokens} tokens has at most {limit}")]
-    TooManyIds {
-        /// Name of the log.
-        file: String,
-        /// Line.
-        line: u64,
-        /// Column or JSON field.
-        field: &'static str,
-        /// Ids given; saturates.
-        ids: u64,
-        /// Tokens of the prompt.
-        prompt_tokens: u32,
-        /// The most it may have.
-        limit: u32,
-    },
-    /// A line is too long.
-    #[error("{file}:{line}: a line longer than {MAX_LINE_BYTES} bytes")]
-    LineTooLong {
-        /// Name of the log.
-        file: String,
-        /// The line.
-        line: u64,
-    },
-    /// A quoted field does not end with its line.
-    #[error("{file}:{line}: a quote that is not closed; a row is one line")]
-    OpenQuote {
-        /// Name of the log.
-        file: String,
-        /// The line.
-        line: u64,
-    },
-    /// The log has more requests, or ids, than fit.
-    #[error("{file}:{line}: more than {limit} {what}; cut the log")]
-    TooMany {
-        /// Name of the log.
-        file: String,
-        /// Line of the first that is too much.
-        line: u64,
-        /// Requests, or ranges of ids.
-        what: &'static str,
-        /// The most that are read.
-        limit: usize,
-    },
-    /// Nothing tells how many tokens an id stands for.
-    #[error(
-        "{file}: {field} fits blocks of {fitting}, so how many tokens an id stands for is not clear; give it (tokens per id)"
-    )]
-    UnclearIds {
-        /// Name of the log.
-        file: String,
-        /// Column or JSON field.
-        field: &'static str,
-        /// The powers of two that agree with every row, or none.
-        fitting: String,
-    },
-    /// An id cannot stand for no tokens.
-    #[error("{file}: tokens_per_id is 0; give 1 or more")]
-    ZeroTokensPerId {
-        /// Name of the log.
-        file: String,
-    },
+#[error("{file}{}: {problem}", line.map_or_else(String::new, |line| format!(":{line}")))]
+pub struct TraceError {
+    pub file: String,
+    /// Counted from 1; `None` where the whole file is at fault.
+    pub line: Option<u64>,
+    pub problem: Problem,
 }
 
-impl TraceError {
-    /// Whether it is one row that is bad, so that the rows after it can still be read.
+/// What is wrong. Texts of the log are shortened.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("damaged or truncated gzip data: {0}")]
+    Gzip(io::Error),
+    #[error("no requests in it{}", left_out(*.skipped))]
+    Empty { skipped: u64 },
+    #[error(
+        "unknown header {header:?}; expected arrival_s,prompt_tokens,output_tokens or the header of an Azure or BurstGPT \
+         trace, or JSON lines of Mooncake"
+    )]
+    UnknownHeader { header: String },
+    #[error("no column {0:?}")]
+    MissingColumn(&'static str),
+    #[error("{} under a header of {expected}", count(*.found, "field"))]
+    FieldCount { found: u64, expected: u64 },
+    #[error("not a JSON object: {0}")]
+    Json(serde_json::Error),
+    #[error("{field} {value:?} is not {expected}")]
+    Value { field: &'static str, value: String, expected: &'static str },
+    #[error("{field} {value:?} is later than {limit}; {remedy}")]
+    TooLate { field: &'static str, value: String, limit: String, remedy: &'static str },
+    #[error("{field} {value:?} {is}, unlike the rows above; give all times or none an offset")]
+    MixedOffsets { field: &'static str, value: String, is: &'static str },
+    #[error("{field} {value:?} is earlier than the line before; sort the log by arrival")]
+    Unsorted { field: &'static str, value: String },
+    #[error(
+        "{field} has {ids} ids, but a prompt of {prompt_tokens} tokens has at most {limit}{}",
+        if *.tokens_per_id > 1 { format!(" of {tokens_per_id} tokens; --tokens-per-id says how many an id stands for") } else { String::new() }
+    )]
+    TooManyIds { field: &'static str, ids: u64, prompt_tokens: u32, limit: u32, tokens_per_id: u32 },
+    #[error("a line longer than {MAX_LINE_BYTES} bytes")]
+    LineTooLong,
+    #[error("a quote that is not closed; a row is one line")]
+    OpenQuote,
+    #[error("more than {limit} {what}; cut the log")]
+    TooMany { what: &'static str, limit: usize },
+    #[error(
+        "{field} fits blocks of {fitting}, which leaves open how many tokens an id stands for; give --tokens-per-id"
+    )]
+    UnclearIds { field: &'static str, fitting: String },
+    #[error("{field} holds dates, so --time-unit has no effect; leave it out")]
+    UnitOfDates { field: &'static str },
+}
+
+impl Problem {
+    /// Whether one row is bad, so that the rows after it can still be read.
     pub(super) fn is_of_one_row(&self) -> bool {
         match self {
-            // Of a table's header it is found before there are rows.
-            Self::MissingColumn { .. }
+            // A table lacks a column in its header, before there are rows.
+            Self::MissingColumn(_)
             | Self::FieldCount { .. }
-            | Self::Json { .. }
-            | Self::Tokens { .. }
-            | Self::Time { .. }
+            | Self::Json(_)
+            | Self::Value { .. }
+            | Self::TooLate { .. }
+            | Self::MixedOffsets { .. }
             | Self::Unsorted { .. }
-            | Self::Ids { .. }
             | Self::TooManyIds { .. }
-            | Self::LineTooLong { .. }
-            | Self::OpenQuote { .. } => true,
-            Self::Io { .. }
-            | Self::Gzip { .. }
+            | Self::LineTooLong
+            | Self::OpenQuote => true,
+            Self::Io(_)
+            | Self::Gzip(_)
             | Self::Empty { .. }
             | Self::UnknownHeader { .. }
             | Self::TooMany { .. }
             | Self::UnclearIds { .. }
-            | Self::ZeroTokensPerId { .. } => false,
+            | Self::UnitOfDates { .. } => false,
         }
     }
 }
 
 fn left_out(skipped: u64) -> String {
-    if skipped == 0 { String::new() } else { format!(" but {skipped} bad rows, which were left out") }
+    match skipped {
+        0 => String::new(),
+        1 => " but 1 bad row, which was left out".to_owned(),
+        skipped => format!(" but {skipped} bad rows, which were left out"),
+    }
+}
+
+/// `1 row`, `2 rows`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Enough of a text to recognise it in a message.
+pub(super) fn clip(text: &str) -> String {
+    text.chars().take(80).collect()
 }

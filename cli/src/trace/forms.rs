@@ -1,9 +1,8 @@
 //! The forms of logs: what their columns are called, and how they tell the time.
 
-use super::TraceError;
-use super::rows::clip;
+use super::error::{Problem, clip};
+use super::time::{Clock, TimeUnit};
 
-/// One form.
 pub(super) struct Form {
     pub(super) time: &'static str,
     pub(super) prompt: &'static str,
@@ -13,39 +12,37 @@ pub(super) struct Form {
     pub(super) clock: Clock,
 }
 
-#[derive(Clone, Copy)]
-pub(super) enum Clock {
-    Seconds,
-    Milliseconds,
-    /// Date and time of day; the first request is at 0.
-    Calendar,
-}
-
 const TABLES: [Form; 3] = [
     Form {
         time: "arrival_s",
         prompt: "prompt_tokens",
         output: "output_tokens",
         ids: Some("hash_ids"),
-        clock: Clock::Seconds,
+        clock: Clock::Named(TimeUnit::S),
     },
     Form { time: "TIMESTAMP", prompt: "ContextTokens", output: "GeneratedTokens", ids: None, clock: Clock::Calendar },
-    Form { time: "Timestamp", prompt: "Request tokens", output: "Response tokens", ids: None, clock: Clock::Seconds },
+    Form {
+        time: "Timestamp",
+        prompt: "Request tokens",
+        output: "Response tokens",
+        ids: None,
+        clock: Clock::Usually(TimeUnit::S),
+    },
 ];
 
-/// The one form that is JSON.
 pub(super) const MOONCAKE: Form = Form {
     time: "timestamp",
     prompt: "input_length",
     output: "output_length",
     ids: Some("hash_ids"),
-    clock: Clock::Milliseconds,
+    clock: Clock::Usually(TimeUnit::Ms),
 };
-
 /// Tokens behind one id of [`MOONCAKE`], as it is published.
 pub(super) const MOONCAKE_TOKENS_PER_ID: u32 = 512;
+/// A field of the Qwen-Bailian traces, which are otherwise of the form of Mooncake, but in seconds
+pub(super) const BAILIAN: &str = "chat_id";
+pub(super) const BAILIAN_TOKENS_PER_ID: u32 = 16;
 
-/// Where a table has its columns.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     pub(super) time: usize,
@@ -54,8 +51,7 @@ pub(super) struct Columns {
     pub(super) ids: Option<usize>,
 }
 
-/// The form whose columns are in the header, by the one that has most of them.
-pub(super) fn find(header: &[&str], file: &str, line: u64) -> Result<(&'static Form, Columns), TraceError> {
+pub(super) fn find(header: &[&str]) -> Result<(&'static Form, Columns), Problem> {
     let at = |name: &str| header.iter().position(|column| *column == name);
     let mut best: (usize, Option<&Form>) = (0, None);
     for form in &TABLES {
@@ -65,9 +61,9 @@ pub(super) fn find(header: &[&str], file: &str, line: u64) -> Result<(&'static F
         }
     }
     let Some(form) = best.1 else {
-        return Err(TraceError::UnknownHeader { file: file.to_owned(), line, header: clip(&header.join(",")) });
+        return Err(Problem::UnknownHeader { header: clip(&header.join(",")) });
     };
-    let column = |name| at(name).ok_or_else(|| TraceError::MissingColumn { file: file.to_owned(), line, column: name });
+    let column = |name| at(name).ok_or(Problem::MissingColumn(name));
     let columns = Columns {
         time: column(form.time)?,
         prompt: column(form.prompt)?,

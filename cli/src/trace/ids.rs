@@ -1,6 +1,7 @@
 //! The ids of a prompt's blocks: their text, and how many tokens they stand for.
 
-use super::{PrefixIds, Request, TraceError};
+use super::error::Problem;
+use super::{PrefixIds, Request};
 
 /// The largest block that is tried.
 const MAX_TOKENS_PER_ID: u32 = 4096;
@@ -26,7 +27,7 @@ fn id(text: &str) -> Option<u64> {
 
 /// Tokens of one id: the one power of two for which every prompt that has ids has one for each of its blocks, or every
 /// one has one for each of its full blocks.
-pub(super) fn tokens_per_id(requests: &[Request], file: &str) -> Result<u32, TraceError> {
+pub(super) fn tokens_per_id(requests: &[Request]) -> Result<u32, Problem> {
     let with_ids = || requests.iter().filter(|request| !request.prefix.is_empty());
     let fits = |tokens: &u32| {
         with_ids().all(|request| request.prefix.len() == u64::from(request.prompt_tokens.div_ceil(*tokens)))
@@ -41,7 +42,7 @@ pub(super) fn tokens_per_id(requests: &[Request], file: &str) -> Result<u32, Tra
         [] => format!("no power of two up to {MAX_TOKENS_PER_ID} tokens"),
         several => several.iter().map(u32::to_string).collect::<Vec<_>>().join(", ") + " tokens",
     };
-    Err(TraceError::UnclearIds { file: file.to_owned(), field: "hash_ids", fitting })
+    Err(Problem::UnclearIds { field: "hash_ids", fitting })
 }
 
 #[cfg(test)]
@@ -78,7 +79,7 @@ mod tests {
                 prefix: if ids == 0 { PrefixIds::default() } else { PrefixIds::new([1..=ids]) },
                 ..Request::default()
             };
-            tokens_per_id(&rows.iter().map(request).collect::<Vec<_>>(), "log.csv")
+            tokens_per_id(&rows.iter().map(request).collect::<Vec<_>>())
         };
         // 6758 / 512 = 13.2, 7322 / 512 = 14.3: 14 and 15 blocks.
         assert_eq!(log(&[(6758, 14), (7322, 15), (90, 0)]).unwrap(), 512);
@@ -88,8 +89,8 @@ mod tests {
         let error = log(&[(500, 1)]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "log.csv: hash_ids fits blocks of 256, 512, 1024, 2048, 4096 tokens, so how many tokens an id stands for is \
-             not clear; give it (tokens per id)"
+            "hash_ids fits blocks of 256, 512, 1024, 2048, 4096 tokens, which leaves open how many tokens an id stands for; \
+             give --tokens-per-id"
         );
         let error = log(&[(63, 4), (373, 23)]).unwrap_err().to_string();
         assert!(error.contains("fits blocks of no power of two up to 4096 tokens"), "{error}");

@@ -4,15 +4,14 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::{MAX_LINE_BYTES, TraceError};
+use super::MAX_LINE_BYTES;
+use super::error::Problem;
 
 /// The first bytes of a gzip member.
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 
 /// Hands out one line at a time, and holds no more than that.
 pub(super) struct Lines<'r> {
-    /// Name of the log in errors.
-    pub(super) file: String,
     /// Number of the current line, from 1.
     pub(super) line: u64,
     input: Box<dyn BufRead + 'r>,
@@ -20,27 +19,26 @@ pub(super) struct Lines<'r> {
     text: Vec<u8>,
     /// The rest of the current line is still to be read.
     unfinished: bool,
+    /// Bytes of the current line that were handed out to a parser of tables.
+    handed_out: usize,
+    open_quote: bool,
 }
 
 impl<'r> Lines<'r> {
     /// Lines of the input, or of what is compressed in it.
-    pub(super) fn new(mut input: impl Read + 'r, file: String) -> Result<Self, TraceError> {
+    pub(super) fn new(mut input: impl Read + 'r) -> io::Result<Self> {
         let mut start = Vec::new();
-        if let Err(source) = input.by_ref().take(GZIP.len() as u64).read_to_end(&mut start) {
-            return Err(TraceError::Io { file, source });
-        }
+        input.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
         let compressed = start == GZIP;
         let input = BufReader::new(io::Cursor::new(start).chain(input));
         let input: Box<dyn BufRead + 'r> =
             if compressed { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { Box::new(input) };
-        Ok(Self { file, line: 0, input, compressed, text: Vec::new(), unfinished: false })
+        let (text, unfinished) = (Vec::new(), false);
+        Ok(Self { line: 0, input, compressed, text, unfinished, handed_out: 0, open_quote: false })
     }
 
     /// Goes on to the next line that is not blank; `false` after the last one.
-    ///
-    /// # Errors
-    /// [`TraceError::LineTooLong`], after which one may go on, or a failed read.
-    pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
+    pub(super) fn advance(&mut self) -> Result<bool, Problem> {
         loop {
             if self.unfinished {
                 self.input.skip_until(b'\n').map_err(|source| self.failed(source))?;
@@ -48,11 +46,12 @@ impl<'r> Lines<'r> {
             }
             self.line += 1;
             self.text.clear();
+            self.handed_out = 0;
             let mut input = (&mut self.input).take(MAX_LINE_BYTES as u64 + 1);
             let read = input.read_until(b'\n', &mut self.text).map_err(|source| self.failed(source))?;
             if read > MAX_LINE_BYTES {
                 self.unfinished = self.text.last() != Some(&b'\n');
-                return Err(TraceError::LineTooLong { file: self.file.clone(), line: self.line });
+                return Err(Problem::LineTooLong);
             }
             if self.line == 1 && self.text.starts_with("\u{feff}".as_bytes()) {
                 self.text.drain(..3);
@@ -68,16 +67,31 @@ impl<'r> Lines<'r> {
         self.text.trim_ascii()
     }
 
-    fn failed(&self, source: io::Error) -> TraceError {
-        let file = self.file.clone();
+    /// Whether the current line, read as a table, ended within a quoted field.
+    pub(super) fn take_open_quote(&mut self) -> bool {
+        std::mem::take(&mut self.open_quote)
+    }
+
+    fn failed(&self, source: io::Error) -> Problem {
         let of_decoder = matches!(
             source.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
         );
-        if self.compressed && of_decoder {
-            TraceError::Gzip { file, line: self.line, source }
-        } else {
-            TraceError::Io { file, source }
-        }
+        if self.compressed && of_decoder { Problem::Gzip(source) } else { Problem::Io(source) }
+    }
+}
+
+/// Hands the current line to a parser of tables, and a line end. A parser that wants more is within a quoted field, which
+/// is then closed for it: a row is one line.
+impl Read for Lines<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let line = self.text.trim_ascii();
+        self.open_quote = self.handed_out > line.len();
+        let mut rest = &line[self.handed_out.min(line.len())..];
+        let mut end: &[u8] = if self.open_quote { b"\"\n" } else { b"\n" };
+        let read = rest.read(buffer)?;
+        let read = read + end.read(&mut buffer[read..])?;
+        self.handed_out += read;
+        Ok(read)
     }
 }

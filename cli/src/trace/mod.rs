@@ -1,13 +1,17 @@
 //! Request logs: when requests came, how long their prompts were and how long their answers.
 //!
+//! Times are exact and kept in nanoseconds since the first request, 292 years of them at most. A column's name gives their
+//! unit (`arrival_s`), or `--time-unit` does; else Unix times, fractions, a `chat_id` and the load that a unit would make
+//! give it away. Dates may have an offset from UTC (`Z`, `+02:00`), all of a log or none; without, they are read as UTC.
+//!
 //! Four forms are told apart by their first line:
 //!
 //! | form | first line |
 //! |---|---|
 //! | this project's | `arrival_s,prompt_tokens,output_tokens[,hash_ids]`, further columns ignored |
 //! | Azure LLM inference traces | `TIMESTAMP,ContextTokens,GeneratedTokens`, dates and times |
-//! | BurstGPT | `Timestamp,Model,Request tokens,Response tokens,...`, seconds |
-//! | Mooncake | JSON, one object a line, with `timestamp` (ms), `input_length`, `output_length` and `hash_ids` |
+//! | BurstGPT | `Timestamp,Model,Request tokens,Response tokens,...`, seconds as published |
+//! | Mooncake, Qwen-Bailian | JSON, one object a line: `timestamp`, `input_length`, `output_length`, `hash_ids`; milliseconds, or with `chat_id` seconds |
 //!
 //! Columns may stand in any order. A byte order mark and CRLF line ends are accepted, and so is any of it compressed by
 //! gzip, which is recognised by its first bytes. A row is one line. Logs are read as a stream: one line is held at a
@@ -26,39 +30,54 @@ mod request;
 mod rows;
 mod sample;
 mod seen;
+mod time;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use error::Problem;
 pub use error::TraceError;
-pub use read::TraceReader;
+pub(crate) use error::count;
+use read::TraceReader;
 pub use request::{PrefixIds, Request};
 pub use sample::{SampleError, sequence_lengths};
 pub(crate) use seen::found_tokens;
+pub use time::TimeUnit;
 
 /// The longest line of a log, in bytes; real ones stay below 10 KB.
-pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// The most requests [`read_file`] collects: one GiB of them.
-pub const MAX_REQUESTS: usize = 1 << 25;
+const MAX_LINE_BYTES: usize = 1 << 20;
+/// The most requests [`read_file`] collects: 1.5 GiB of them.
+const MAX_REQUESTS: usize = 1 << 25;
 /// The most ranges of ids that [`read_file`] collects: half a GiB of them.
-pub const MAX_ID_RANGES: usize = 1 << 25;
+const MAX_ID_RANGES: usize = 1 << 25;
 
-/// How to read a log.
+/// A load beyond any device's, of so many requests at least.
+const MIN_LOAD: usize = 10;
+const MAX_ARRIVALS_PER_S: f64 = 1000.0;
+const MAX_TOKENS_PER_S: f64 = 1e6;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
     /// Leave out rows that cannot be read, and count them. A row that is earlier than the one before it is such a row,
     /// so a single time that is far too late takes those after it along.
     pub skip_bad: bool,
-    /// Tokens that one id stands for. `None`: 512 in JSON, as Mooncake publishes; in a table the one power of two up to
-    /// 4,096 for which the ids of every prompt are as many as its blocks, or its full blocks.
+    /// Tokens that one id stands for, 1 or more. `None`: 512 in JSON, as Mooncake publishes, or 16 with a `chat_id`; in a
+    /// table the one power of two up to 4,096 for which the ids of every prompt are as many as its blocks, or its full
+    /// blocks.
     pub tokens_per_id: Option<u32>,
+    /// The unit of numbers that are times. `None`: as found in the log.
+    pub time_unit: Option<TimeUnit>,
 }
 
-/// A whole log.
+impl ReadOptions {
+    /// For the lengths of requests alone: what an id stands for does not matter, so a log that leaves it open is as good
+    /// as any.
+    pub const LENGTHS: Self = Self { skip_bad: false, tokens_per_id: Some(1), time_unit: None };
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
-    /// Its name in reports; no path.
     pub name: String,
     /// At least one, in the order of their arrival.
     pub requests: Vec<Request>,
@@ -66,49 +85,61 @@ pub struct Log {
     pub skipped: u64,
     /// Tokens that one id of [`Request::prefix`] stands for; `None` if the log has no ids.
     pub tokens_per_id: Option<u32>,
+    /// In which unit the log tells the time, and how that is known; `None` for drawn requests.
+    pub time: Option<(TimeUnit, String)>,
 }
 
-/// Reads a whole log.
-///
-/// # Errors
-/// A [`TraceError`] that names the file, and the line and field where there is one. A log without requests is an error.
+impl Log {
+    /// Arrivals and tokens per second if they are more than any device serves, as where a log is read in a wrong unit.
+    pub fn overload(&self) -> Option<(f64, f64)> {
+        let (last, tokens) = (self.requests.last()?.arrival_ns, self.requests.iter().map(Request::tokens).sum::<u64>());
+        let seconds = last as f64 / 1e9;
+        let (arrivals, rate) = ((self.requests.len() - 1) as f64 / seconds, tokens as f64 / seconds);
+        // A handful of requests is no load, and requests that all come at once have no rate.
+        let judged = self.requests.len() >= MIN_LOAD && last > 0;
+        (judged && (arrivals > MAX_ARRIVALS_PER_S || rate > MAX_TOKENS_PER_S)).then_some((arrivals, rate))
+    }
+}
+
 pub fn read_file(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Log, TraceError> {
     let path = path.as_ref();
     let file = path.display().to_string();
-    let input = File::open(path).map_err(|source| TraceError::Io { file: file.clone(), source })?;
+    let wrong = |source| TraceError { file: file.clone(), line: None, problem: Problem::Io(source) };
+    let input = File::open(path).map_err(wrong)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(Log { name, ..read_all(input, file, options)? })
+    Ok(Log { name, ..read_all(input, &file, options)? })
 }
 
 /// Reads a whole log from any source; `name` stands for the file in errors.
-///
-/// # Errors
-/// As [`read_file`].
-pub fn read_all(input: impl Read, name: impl Into<String>, options: &ReadOptions) -> Result<Log, TraceError> {
-    let name = name.into();
-    let mut reader = TraceReader::new(input, name.clone(), options)?;
-    let (mut requests, mut id_ranges) = (Vec::new(), 0);
-    while let Some(request) = reader.next().transpose()? {
-        id_ranges += request.prefix.num_ranges();
+fn read_all(input: impl Read, name: &str, options: &ReadOptions) -> Result<Log, TraceError> {
+    let mut reader = TraceReader::new(input, name, options)?;
+    let (mut rows, mut id_ranges) = (Vec::new(), 0);
+    while let Some(row) = reader.next().transpose()? {
+        id_ranges += row.1.prefix.num_ranges();
         for (count, limit, what) in
-            [(requests.len() + 1, MAX_REQUESTS, "requests"), (id_ranges, MAX_ID_RANGES, "ranges of ids")]
+            [(rows.len() + 1, MAX_REQUESTS, "requests"), (id_ranges, MAX_ID_RANGES, "ranges of ids")]
         {
             if count > limit {
-                return Err(TraceError::TooMany { file: name, line: reader.line(), what, limit });
+                return Err(reader.error(Problem::TooMany { what, limit }));
             }
         }
-        requests.push(request);
+        rows.push(row);
     }
-    let skipped = reader.skipped();
-    if requests.is_empty() {
-        return Err(TraceError::Empty { file: name, skipped });
+    let wrong = |problem| TraceError { file: name.to_owned(), line: None, problem };
+    let (times, skipped) = (&reader.rows.times, reader.skipped);
+    if rows.is_empty() {
+        return Err(wrong(Problem::Empty { skipped }));
     }
-    let tokens_per_id = match reader.tokens_per_id() {
+    let tokens = rows.iter().map(|(_, request)| request.tokens()).sum();
+    let time = times.unit(rows.len(), tokens).map_err(wrong)?;
+    let at = |(arrival, request)| Request { arrival_ns: time::nanoseconds(arrival, time.0), ..request };
+    let requests: Vec<Request> = rows.into_iter().map(at).collect();
+    let tokens_per_id = match reader.rows.tokens_per_id {
         _ if id_ranges == 0 => None,
         Some(tokens) => Some(tokens),
-        None => Some(ids::tokens_per_id(&requests, &name)?),
+        None => Some(ids::tokens_per_id(&requests).map_err(wrong)?),
     };
-    Ok(Log { name, requests, skipped, tokens_per_id })
+    Ok(Log { name: name.to_owned(), requests, skipped, tokens_per_id, time: Some(time) })
 }
 
 #[cfg(test)]

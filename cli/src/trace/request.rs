@@ -5,14 +5,19 @@ use std::ops::RangeInclusive;
 /// One request of a log or a synthetic workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
-    /// Seconds since the start of the log; never decreasing within one.
-    pub arrival_s: f64,
-    /// Tokens of the prompt.
+    /// Nanoseconds since the first request of the log; never decreasing within one.
+    pub arrival_ns: u64,
     pub prompt_tokens: u32,
     /// Tokens of the answer. 0 for a request that failed.
     pub output_tokens: u32,
     /// What the prompt consists of, block by block, if the log says so.
     pub prefix: PrefixIds,
+}
+
+impl Request {
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.prompt_tokens) + u64::from(self.output_tokens)
+    }
 }
 
 /// The ids of a prompt's blocks: equal ids at the start of two prompts are equal tokens.

@@ -1,126 +1,84 @@
 //! From the texts of a row to a request.
 
-use jiff::civil::DateTime;
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::collections::HashMap;
 
-use super::forms::{Clock, Form};
-use super::{PrefixIds, Request, TraceError, ids};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::error::{Problem, clip};
+use super::forms::{BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID};
+use super::time::Times;
+use super::{PrefixIds, ReadOptions, Request, ids};
+
+/// A request, and its arrival in billionths of the log's unit since the first one.
+pub(super) type Row = (i128, Request);
 
 /// Turns rows into requests, and keeps the time going forward.
 pub(super) struct Rows {
-    pub(super) file: String,
-    pub(super) form: &'static Form,
+    form: &'static Form,
+    pub(super) times: Times,
     /// Tokens of one id, if that is known in advance; it limits how many a prompt has.
     pub(super) tokens_per_id: Option<u32>,
-    start: Option<DateTime>,
-    previous_s: f64,
 }
 
 impl Rows {
-    pub(super) fn new(file: String, form: &'static Form, tokens_per_id: Option<u32>) -> Self {
-        Self { file, form, tokens_per_id, start: None, previous_s: 0.0 }
+    pub(super) fn new(form: &'static Form, options: &ReadOptions) -> Result<Self, Problem> {
+        let times = Times::new(form.time, form.clock, options.time_unit)?;
+        Ok(Self { form, times, tokens_per_id: options.tokens_per_id })
     }
 
-    /// A row of a table.
-    pub(super) fn table(&mut self, line: u64, fields: [&str; 3], ids: &str) -> Result<Request, TraceError> {
-        let prefix = ids::parse(ids).map_err(|id| self.no_ids(line, id, "an id or a range like 14-27"))?;
-        self.request(line, fields, prefix)
+    pub(super) fn table(&mut self, fields: [&str; 3], ids: &str) -> Result<Row, Problem> {
+        let prefix = ids::parse(ids).map_err(|id| self.no_ids(id, "an id or a range like 14-27"))?;
+        self.request(fields, prefix)
     }
 
-    /// A line of JSON.
-    pub(super) fn json(&mut self, line: u64, text: &[u8]) -> Result<Request, TraceError> {
-        let object: Map<String, Value> = serde_json::from_slice(text).map_err(|source| TraceError::Json {
-            file: self.file.clone(),
-            line,
-            source,
-        })?;
-        let field = |column| match object.get(column) {
-            // A number's text, so that it meets the same checks as a field of a table.
-            Some(value) => Ok(value.to_string()),
-            None => Err(TraceError::MissingColumn { file: self.file.clone(), line, column }),
-        };
+    pub(super) fn json(&mut self, text: &[u8]) -> Result<Row, Problem> {
+        // Each value as it is written: numbers meet the same checks as those of a table, and keep all their digits.
+        let object: HashMap<Cow<str>, &RawValue> = serde_json::from_slice(text).map_err(Problem::Json)?;
+        let field = |name| object.get(name).map(|value| value.get()).ok_or(Problem::MissingColumn(name));
         let fields = [field(self.form.time)?, field(self.form.prompt)?, field(self.form.output)?];
-        let prefix = match self.form.ids.and_then(|name| object.get(name)) {
+        let bailian = object.contains_key(BAILIAN);
+        if bailian {
+            self.times.in_seconds_by = Some(BAILIAN);
+        }
+        self.tokens_per_id.get_or_insert(if bailian { BAILIAN_TOKENS_PER_ID } else { MOONCAKE_TOKENS_PER_ID });
+        let ids = self.form.ids.and_then(|name| object.get(name)).map(|ids| ids.get());
+        let prefix = match ids.map(serde_json::from_str).transpose().map_err(Problem::Json)? {
             None => PrefixIds::default(),
             Some(Value::Array(ids)) => {
                 let id = |id: &Value| id.as_u64().map(|id| id..=id).ok_or_else(|| id.to_string());
                 let ids: Result<Vec<_>, _> = ids.iter().map(id).collect();
-                PrefixIds::new(ids.map_err(|id| self.no_ids(line, &id, "a whole number from 0"))?)
+                PrefixIds::new(ids.map_err(|id| self.no_ids(&id, "a whole number from 0"))?)
             }
-            Some(other) => return Err(self.no_ids(line, &other.to_string(), "a list of ids")),
+            Some(other) => return Err(self.no_ids(&other.to_string(), "a list of ids")),
         };
-        self.request(line, fields.each_ref().map(String::as_str), prefix)
+        self.request(fields, prefix)
     }
 
-    fn request(
-        &mut self,
-        line: u64,
-        [time, prompt, output]: [&str; 3],
-        prefix: PrefixIds,
-    ) -> Result<Request, TraceError> {
-        let mut start = self.start;
-        let request = Request {
-            arrival_s: self.arrival(line, time, &mut start)?,
-            prompt_tokens: self.tokens(line, self.form.prompt, prompt)?,
-            output_tokens: self.tokens(line, self.form.output, output)?,
-            prefix,
-        };
-        self.check_ids(line, &request)?;
-        // Only now: a bad row that is left out is no beginning and holds up none.
-        self.start = start;
-        self.previous_s = request.arrival_s;
-        Ok(request)
-    }
-
-    fn arrival(&self, line: u64, value: &str, start: &mut Option<DateTime>) -> Result<f64, TraceError> {
-        let field = self.form.time;
-        let wrong = |expected| TraceError::Time { file: self.file.clone(), line, field, value: clip(value), expected };
-        let arrival_s = match self.form.clock {
-            Clock::Seconds => number(value).ok_or_else(|| wrong("a finite number of seconds, 0 or later"))?,
-            Clock::Milliseconds => {
-                number(value).ok_or_else(|| wrong("a finite number of milliseconds, 0 or later"))? / 1e3
-            }
-            Clock::Calendar => {
-                let time: DateTime =
-                    value.parse().map_err(|_| wrong("a date and time like 2023-11-16 18:17:03.97996"))?;
-                time.duration_since(*start.get_or_insert(time)).as_secs_f64()
-            }
-        };
-        if arrival_s < self.previous_s {
-            return Err(TraceError::Unsorted { file: self.file.clone(), line, field, value: clip(value) });
-        }
-        Ok(arrival_s)
-    }
-
-    fn tokens(&self, line: u64, field: &'static str, value: &str) -> Result<u32, TraceError> {
-        value.parse().map_err(|_| TraceError::Tokens { file: self.file.clone(), line, field, value: clip(value) })
-    }
-
-    fn check_ids(&self, line: u64, request: &Request) -> Result<(), TraceError> {
-        let (ids, prompt_tokens) = (request.prefix.len(), request.prompt_tokens);
-        let limit = prompt_tokens.div_ceil(self.tokens_per_id.unwrap_or(1));
+    fn request(&mut self, [time, prompt, output]: [&str; 3], prefix: PrefixIds) -> Result<Row, Problem> {
+        let time = self.times.read(time)?;
+        let prompt_tokens = tokens(self.form.prompt, prompt)?;
+        let output_tokens = tokens(self.form.output, output)?;
+        let (ids, tokens_per_id) = (prefix.len(), self.tokens_per_id.unwrap_or(1));
+        let limit = prompt_tokens.div_ceil(tokens_per_id);
         if ids > limit.into() {
-            let (file, field) = (self.file.clone(), self.ids_field());
-            return Err(TraceError::TooManyIds { file, line, field, ids, prompt_tokens, limit });
+            let field = self.form.ids.unwrap_or_default();
+            return Err(Problem::TooManyIds { field, ids, prompt_tokens, limit, tokens_per_id });
         }
-        Ok(())
+        // Only now: a bad row that is left out is no beginning and holds up none.
+        Ok((self.times.accept(time), Request { arrival_ns: 0, prompt_tokens, output_tokens, prefix }))
     }
 
-    fn no_ids(&self, line: u64, id: &str, expected: &'static str) -> TraceError {
-        TraceError::Ids { file: self.file.clone(), line, field: self.ids_field(), value: clip(id), expected }
-    }
-
-    fn ids_field(&self) -> &'static str {
-        self.form.ids.unwrap_or_default()
+    fn no_ids(&self, id: &str, expected: &'static str) -> Problem {
+        Problem::Value { field: self.form.ids.unwrap_or_default(), value: clip(id), expected }
     }
 }
 
-/// A finite number from 0 on. Minus zero becomes zero.
-fn number(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0).map(|value| value + 0.0)
-}
-
-/// Enough of a text to recognise it in a message.
-pub(super) fn clip(text: &str) -> String {
-    text.chars().take(80).collect()
+fn tokens(field: &'static str, value: &str) -> Result<u32, Problem> {
+    value.parse().map_err(|_| Problem::Value {
+        field,
+        value: clip(value),
+        expected: "a whole number from 0 to 4294967295",
+    })
 }

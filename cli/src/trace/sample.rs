@@ -11,13 +11,8 @@ use crate::seed::rng_for;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// No request generates anything, so none is ever decoding.
     #[error("none of {requests} requests has output tokens, so none is ever in a decode batch")]
-    NoOutput {
-        /// Requests in the log.
-        requests: usize,
-    },
-    /// The limit leaves no room for any token.
+    NoOutput { requests: usize },
     #[error("max_len is 0; a sequence has at least 1 token")]
     ZeroMaxLen,
 }
@@ -29,9 +24,6 @@ pub enum SampleError {
 /// `prompt + uniform(1..=output)`, that token included, of a request so chosen, and at most `max_len`.
 ///
 /// The result depends on the arguments alone. Fewer sequences are the first ones of more.
-///
-/// # Errors
-/// [`SampleError`] if no request has output tokens or `max_len` is 0.
 pub fn sequence_lengths(requests: &[Request], n: usize, max_len: u32, seed: u64) -> Result<Vec<u32>, SampleError> {
     if max_len == 0 {
         return Err(SampleError::ZeroMaxLen);

@@ -12,7 +12,6 @@ use super::{PrefixIds, Request};
 struct SeenPrefixes {
     /// By the node it leaves and its first id: its last id, and the node it leads to. The root is node 0.
     edges: HashMap<(u32, u64), (u64, u32)>,
-    /// Nodes besides the root.
     nodes: u32,
 }
 

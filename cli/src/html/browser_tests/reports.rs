@@ -115,7 +115,7 @@ fn case(op: &str, model: &str, q: u32, kv: u32, dtype: &str, context: u32, mode:
 fn replay() -> Page {
     let requests: Vec<_> = (0..600_u32)
         .map(|i| Request {
-            arrival_s: f64::from(i / 20) * 2.0 + f64::from(i % 20) * 0.01,
+            arrival_ns: u64::from(i / 20) * 2_000_000_000 + u64::from(i % 20) * 10_000_000,
             prompt_tokens: 40 + i * 37 % 500,
             output_tokens: 5 + i * 53 % 200,
             ..Request::default()
@@ -172,7 +172,7 @@ fn block_sizes() -> Page {
             prefix: prefix(number),
             ..Request::default()
         };
-        Log { name: name.to_owned(), requests: (0..40).map(request).collect(), skipped: 0, tokens_per_id }
+        Log { name: name.to_owned(), requests: (0..40).map(request).collect(), tokens_per_id, ..Log::default() }
     };
     let mut workloads = vec![
         study(&log("short-chat", None), &sizes, 4096).unwrap(),

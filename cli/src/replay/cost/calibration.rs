@@ -22,24 +22,16 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Relative difference up to which a number in a file follows from others: they went through decimals.
 const ROUNDING: f64 = 1e-6;
 
-/// What was calibrated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// The device.
     pub adapter: Adapter,
-    /// Name of the model's shape.
     pub model: String,
-    /// Query heads.
     pub num_q_heads: u32,
-    /// KV heads.
     pub num_kv_heads: u32,
-    /// Elements of a head.
     pub head_dim: u32,
-    /// Storage of K and V.
     #[serde(rename = "kv_format")]
     pub kv_dtype: KvDtype,
-    /// Tokens per block.
     pub block_size: u32,
     /// What the device does at best.
     pub ceilings: Ceilings,
@@ -54,9 +46,7 @@ pub struct Setup {
 pub struct Point {
     /// Operation and lengths, such as `decode 128x8`.
     pub what: String,
-    /// The part of a layer that was timed.
     pub part: Part,
-    /// What it computed.
     pub work: StepWork,
     /// Median over the rounds, per layer.
     pub measured_us: f64,
@@ -70,19 +60,13 @@ pub struct Point {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// `calibration`.
     pub kind: String,
-    /// What was calibrated.
     pub setup: Setup,
-    /// The fit.
     pub coefficients: Coefficients,
-    /// All that was measured.
     pub points: Vec<Point>,
     /// Mean relative error of the points held out; 0.1 is 10 %.
     pub fit_error_mean: f64,
-    /// The largest of them.
     pub fit_error_max: f64,
 }
 
@@ -96,9 +80,6 @@ struct Header {
 impl Calibration {
     /// Fits the model to the points that are not held out, and judges it by those that are. Predictions of the points given
     /// are replaced.
-    ///
-    /// # Errors
-    /// [`CalibrationError::Number`] for a time that is not positive and finite, [`CalibrationError::TooFewPoints`].
     pub fn fitted(setup: Setup, points: Vec<Point>) -> Result<Self, CalibrationError> {
         if let Some(point) = points.iter().find(|point| !(point.measured_us.is_finite() && point.measured_us > 0.0)) {
             let (field, value) = (point.what.clone(), point.measured_us.to_string());
@@ -133,15 +114,10 @@ impl Calibration {
         self.fit_error_max = errors.iter().copied().fold(0.0, f64::max);
     }
 
-    /// Points that were used for the fit.
     pub fn fit_points(&self) -> usize {
         self.points.iter().filter(|point| !point.held_out).count()
     }
 
-    /// Reads a calibration from a file.
-    ///
-    /// # Errors
-    /// [`CalibrationError`]: a file that is damaged, external, or not consistent in itself.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, CalibrationError> {
         let file = path.as_ref().display().to_string();
         let mut text = String::new();
@@ -154,9 +130,6 @@ impl Calibration {
     }
 
     /// Reads a calibration from JSON; `file` stands for it in errors.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub fn from_json(text: &str, file: &str) -> Result<Self, CalibrationError> {
         let damaged =
             |source: serde_json::Error| CalibrationError::Json { file: file.to_owned(), line: source.line(), source };
@@ -182,9 +155,6 @@ impl Calibration {
     }
 
     /// The calibration as indented JSON, for [`read`](Self::read).
-    ///
-    /// # Errors
-    /// [`CalibrationError`] if it could not be read again.
     pub fn to_json(&self) -> Result<String, CalibrationError> {
         self.check()?;
         let damaged = |source| CalibrationError::Json { file: KIND.to_owned(), line: 0, source };
@@ -192,9 +162,6 @@ impl Calibration {
     }
 
     /// Whether it is one for this shape, format and block size.
-    ///
-    /// # Errors
-    /// [`CalibrationError::Mismatch`], with what differs.
     pub fn check_fits(&self, shape: &ModelShape, kv_dtype: KvDtype, block_size: u32) -> Result<(), CalibrationError> {
         let Setup { num_q_heads, num_kv_heads, head_dim, .. } = self.setup;
         let heads = |q: u32, kv: u32, dim: u32| format!("{q}/{kv} x {dim}");

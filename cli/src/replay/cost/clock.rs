@@ -23,9 +23,7 @@ pub enum LinearLayers {
 /// The layers of a model, as far as the cost of a step depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// All of them.
     pub num_layers: u32,
-    /// How many of them have a window.
     pub windowed_layers: u32,
     /// The rest of the model.
     pub linear: LinearLayers,

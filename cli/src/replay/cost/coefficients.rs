@@ -20,7 +20,6 @@ pub enum Part {
 pub struct AppendCost {
     /// Whatever the tokens.
     pub fixed_us: f64,
-    /// Per token.
     pub token_us: f64,
 }
 
@@ -29,9 +28,7 @@ pub struct AppendCost {
 pub struct DecodeCost {
     /// Whatever the batch.
     pub fixed_us: f64,
-    /// Per sequence.
     pub sequence_us: f64,
-    /// Per key that a sequence sees.
     pub key_us: f64,
 }
 
@@ -40,7 +37,6 @@ pub struct DecodeCost {
 pub struct PrefillCost {
     /// Whatever the chunks.
     pub fixed_us: f64,
-    /// Per token.
     pub token_us: f64,
     /// Per query and key that it sees.
     pub pair_us: f64,
@@ -49,9 +45,7 @@ pub struct PrefillCost {
 /// All coefficients; see the [module](super) for the formulas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coefficients {
-    /// Writing K and V.
     pub append: AppendCost,
-    /// Attention of sequences that decode.
     pub decode: DecodeCost,
     /// Attention of prompts.
     pub prefill: PrefillCost,
@@ -76,7 +70,6 @@ impl Coefficients {
         Some(Self { append, decode, prefill: PrefillCost { fixed_us, token_us, pair_us } })
     }
 
-    /// Microseconds of a part of one layer.
     pub fn layer_us(&self, part: Part, work: &StepWork) -> f64 {
         let Self { append, decode, prefill } = self;
         match part {

@@ -22,23 +22,16 @@ use crate::replay::StepWork;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::{Gpu, ScenarioVariant};
 
-/// Timed rounds.
 const ROUNDS: RangeInclusive<u32> = 5..=15;
-/// Runs of an empty pass.
 const EMPTY_RUNS: usize = 15;
 /// Times of a GPU's contexts over a CPU's, which would take it no time at all.
 const GPU_SCALE: u32 = 8;
 
-/// What to calibrate for.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
-    /// The heads of the model.
     pub shape: ModelShape,
-    /// Storage of K and V.
     pub kv_dtype: KvDtype,
-    /// Tokens per block.
     pub block_size: u32,
-    /// Seed of all inputs.
     pub seed: u64,
     /// Time after which no more than the fewest rounds are timed. Compiling and checking are not counted.
     pub time_budget: Duration,
@@ -86,9 +79,6 @@ fn batches(scale: u32) -> Vec<Batch> {
 }
 
 /// Calibrates a device. Every step is compared with the oracle before it is timed.
-///
-/// # Errors
-/// [`CalibrateError`]; [`CalibrateError::Cancelled`] if `cancel` is set before the fewest rounds are through.
 pub fn calibrate(
     gpu: &Gpu,
     options: &CalibrateOptions,

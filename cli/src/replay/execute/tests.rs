@@ -19,12 +19,17 @@ fn shape() -> ModelShape {
 /// Prompts that share their first blocks, and answers that fill a small pool until somebody has to give way.
 fn log() -> Log {
     let request = |number: u64| Request {
-        arrival_s: number as f64 * 0.02,
+        arrival_ns: number * 20_000_000,
         prompt_tokens: 40 + 3 * number as u32,
         output_tokens: 25,
         prefix: PrefixIds::new([1..=2, 100 + number..=100 + number]),
     };
-    Log { name: "shared".to_owned(), requests: (0..6).map(request).collect(), skipped: 0, tokens_per_id: Some(16) }
+    Log {
+        name: "shared".to_owned(),
+        requests: (0..6).map(request).collect(),
+        tokens_per_id: Some(16),
+        ..Log::default()
+    }
 }
 
 fn cache() -> CacheConfig {
