@@ -1,8 +1,8 @@
 //! Workloads without a file: lognormal fits to published request logs.
 //!
 //! Prompt and output lengths are drawn independently, which real requests are not, and arrivals are a Poisson stream at
-//! the log's mean rate, which real ones rarely are. What the fits keep is the size and spread of the lengths. Whoever
-//! needs the rest reads the log itself ([`trace`](super::trace)).
+//! the log's mean rate, which real ones rarely are. What the fits keep is the size and spread of the lengths; the
+//! logs themselves ([`trace`](super::trace)) have the rest.
 
 use rand::distr::Distribution;
 use rand_distr::{Exp, LogNormal};

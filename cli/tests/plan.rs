@@ -90,7 +90,7 @@ fn logs_are_compared_with_bad_rows_left_out_on_request() {
 #[test]
 fn bad_input_is_refused_with_value_and_limit() {
     refused(&["--model", "gpt-9"], 2, &["gpt-9", "llama-13b", "phi-3-mini"]);
-    refused(&["--budget", "1MB"], 2, &["1000000", "13107200"]);
+    refused(&["--budget", "1MB"], 2, &["--budget is 1000000", "13107200"]);
     refused(&["--budget", "99999999999TB"], 2, &["99999999999TB", "18446744073709551615"]);
     refused(&["--budget", "much"], 2, &["much", "GiB"]);
     refused(&["--budget", "0"], 2, &["is 0", "13107200"]);
@@ -137,7 +137,7 @@ fn x11_the_longest_sequence_is_the_models_own_unless_asked_for() {
 fn x12_a_model_is_its_numbers_where_nothing_else_tells() {
     let numbers = ["--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128"];
     let by_name = stdout(&["--model", "llama-3-8b", "--max-len", "4096"]);
-    let by_numbers = stdout(&numbers);
+    let by_numbers = stdout(&[&numbers[..], &["--max-len", "4096"]].concat());
     let table = |text: &str| text.split_once("\n\n").unwrap().1.to_owned();
     assert_eq!(table(&by_numbers), table(&by_name));
     assert!(by_numbers.starts_with("model: 32/8x128, 32 layers, 32 query heads, 8 KV heads of 128"), "{by_numbers}");

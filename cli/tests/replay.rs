@@ -122,7 +122,7 @@ fn bad_logs_and_options_are_refused_with_file_line_and_field() {
     let negative = log("negative.csv", format!("{HEADER}-1,1,1\n"));
     refused(&["--trace", &negative], &["negative.csv:2", "arrival_s", "-1"]);
     refused(&["--trace", "nowhere.csv"], &["nowhere.csv"]);
-    refused(&["--budget", "100"], &["memory_budget_bytes is 100", "13107200"]);
+    refused(&["--budget", "100"], &["--budget is 100", "13107200"]);
     refused(&["--budget", "many"], &["--budget", "many"]);
     for ms in ["0", "1e-9", "NaN", "inf", "1e7"] {
         refused(&["--step-ms", ms], &["--step-ms", "from 0.001 to 1000000"]);

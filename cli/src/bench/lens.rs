@@ -19,7 +19,7 @@ pub struct LengthList {
 pub enum LengthListError {
     /// An item is no length, or no length and count.
     #[error(
-        "{given:?} is no TOKENS or TOKENSxCOUNT of 1 to {MAX_CONTEXT} tokens and 1 to {MAX_BATCH} sequences, as in \
+        "{given:?} is not TOKENS or TOKENSxCOUNT of 1 to {MAX_CONTEXT} tokens and 1 to {MAX_BATCH} sequences, as in \
          32768,256x63"
     )]
     Item {
@@ -89,7 +89,7 @@ mod tests {
         }
         assert_eq!(
             "16,0".parse::<LengthList>().unwrap_err().to_string(),
-            "\"0\" is no TOKENS or TOKENSxCOUNT of 1 to 16777216 tokens and 1 to 65535 sequences, as in 32768,256x63"
+            "\"0\" is not TOKENS or TOKENSxCOUNT of 1 to 16777216 tokens and 1 to 65535 sequences, as in 32768,256x63"
         );
         assert_eq!("1x65535,2".parse::<LengthList>().unwrap_err().to_string(), "65536 sequences, more than 65535");
     }

@@ -66,9 +66,9 @@ impl fmt::Display for Op {
     }
 }
 
-/// A name that is no [`Op`].
+/// A name of no [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is no operation; choose append, decode, prefill or mixed")]
+#[error("`{given}` is not an operation; choose append, decode, prefill or mixed")]
 pub struct UnknownOp {
     given: String,
 }
@@ -187,6 +187,6 @@ mod tests {
             assert_eq!(op.name().parse(), Ok(op));
         }
         let refused = "fill".parse::<Op>().unwrap_err().to_string();
-        assert_eq!(refused, "`fill` is no operation; choose append, decode, prefill or mixed");
+        assert_eq!(refused, "`fill` is not an operation; choose append, decode, prefill or mixed");
     }
 }

@@ -80,7 +80,7 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     let mut sizes = args.block_size.clone();
     sizes.sort_unstable();
     sizes.dedup();
-    let read = ReadOptions { tokens_per_id: args.tokens_per_id, ..ReadOptions::default() };
+    let read = ReadOptions { tokens_per_id: args.tokens_per_id, ..ReadOptions::LENGTHS };
     let logs = args.log.read(read, &Workload::BUILT_IN, args.seed)?;
     let usage = |error: BlockSizesError| Failure::new(Status::Usage, error.to_string());
     if logs.iter().all(|log| log.tokens_per_id.is_none()) {

@@ -9,7 +9,9 @@ use crate::trace::SampleError;
 #[non_exhaustive]
 pub enum BlockSizesError {
     /// No request stays in a cache of this length.
-    #[error("{name}: none of {requests} requests has an answer and a prompt of at most {max_seq_len} tokens")]
+    #[error(
+        "{name}: none of {requests} requests has an answer and a prompt of at most {max_seq_len} tokens; raise --max-len"
+    )]
     Nothing {
         /// Name of the log.
         name: String,

@@ -14,9 +14,6 @@ use crate::common::status::{Failure, Status};
 use crate::common::values::up_to;
 use crate::plan::ByteSize;
 
-/// The longest sequence where neither the model nor the user tells.
-const MAX_LEN: u32 = 4096;
-
 /// A model that has no name here.
 #[derive(Debug, Args)]
 pub struct OtherModelArgs {
@@ -43,24 +40,28 @@ impl OtherModelArgs {
     pub fn model(&self, max_len: Option<u32>) -> Result<Option<Model>, Failure> {
         if let Some(path) = &self.config {
             let model = Model::from_config(path, max_len);
-            let model = model.map_err(|error| Failure::new(Status::Usage, format!("--config {error}")))?;
-            if let Some(note) = &model.note {
-                eprintln!("note: {}: {note}", model.name);
-            }
-            return Ok(Some(model));
+            return Ok(Some(said(model.map_err(|error| Failure::new(Status::Usage, format!("--config {error}")))?)));
         }
         let (Some(layers), Some(heads), Some(head_dim)) = (self.layers, self.heads, self.head_dim) else {
             return Ok(None);
         };
         let shape = ModelShape::custom(heads, self.kv_heads.unwrap_or(heads), head_dim)
             .map_err(|error| Failure::new(Status::Usage, format!("--heads, --kv-heads: {error}")))?;
-        Ok(Some(Model::custom(layers, shape, max_len.unwrap_or(MAX_LEN))))
+        Ok(Some(said(Model::custom(layers, shape, max_len))))
     }
 
     /// That model, or `usual`.
     pub fn or(&self, usual: &Model, max_len: Option<u32>) -> Result<Model, Failure> {
         Ok(self.model(max_len)?.unwrap_or_else(|| usual.clone()))
     }
+}
+
+/// The model, after its note went to stderr.
+fn said(model: Model) -> Model {
+    if let Some(note) = &model.note {
+        eprintln!("note: {}: {note}", model.name);
+    }
+    model
 }
 
 /// The longest sequence: as long as the model's, unless `asked` for; says when that is longer than the model was made for.
@@ -109,6 +110,20 @@ impl CacheArgs {
             .with_memory_budget_bytes(self.budget.0)
             .with_max_seq_len(longest(model, self.max_len))
     }
+}
+
+/// What the library says of a cache, with the options in the place of its fields.
+pub fn in_options(error: &dyn std::error::Error) -> Failure {
+    let fields = [
+        ("memory_budget_bytes", "--budget"),
+        ("raise num_blocks", "raise --budget"),
+        ("max_seq_len", "--max-len"),
+        ("max_sequences", "--max-sequences"),
+        ("block_size", "--block-size"),
+        ("step_tokens", "--step-tokens"),
+    ];
+    let text = fields.iter().fold(error.to_string(), |text, (field, option)| text.replace(field, option));
+    Failure::new(Status::Usage, text)
 }
 
 pub fn models() -> impl TypedValueParser<Value = Model> {

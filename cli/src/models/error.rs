@@ -12,7 +12,7 @@ pub enum ModelError {
     UnknownModel { given: String, known: String },
     #[error("{file}: {source}")]
     Io { file: String, source: io::Error },
-    #[error("{file}: more than {limit} bytes, so it is no config.json; give the file of that name")]
+    #[error("{file}: more than {limit} bytes, so it is not a config.json; give the file of that name")]
     TooLarge { file: String, limit: u64 },
     #[error("{file}: not a JSON object: {source}")]
     Json { file: String, source: serde_json::Error },
@@ -22,8 +22,6 @@ pub enum ModelError {
     Field { file: String, field: String, value: String, expected: String },
     #[error("{file}: none of the {num_layers} layers keeps K and V, so there is nothing to cache")]
     NoAttention { file: String, num_layers: u32 },
-    #[error("{file}: no field tells the longest context, such as max_position_embeddings; give --max-len")]
-    NoMaxLen { file: String },
     #[error(
         "{file}: {field} is {value}: multi-head latent attention keeps one compressed row per token instead of K and V \
          of each head, which this cache does not store"

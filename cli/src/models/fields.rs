@@ -7,16 +7,8 @@ use super::ModelError;
 pub(super) const LAYERS: &[&str] =
     &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"];
 pub(super) const Q_HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"];
-pub(super) const KV_HEADS: &[&str] = &[
-    "num_key_value_heads",
-    "num_key_value_heads_per_layer",
-    "n_kv_heads",
-    "num_kv_heads",
-    "n_head_kv",
-    "n_kv_head",
-    "kv_n_heads",
-    "num_query_groups",
-];
+pub(super) const KV_HEADS: &[&str] =
+    &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "n_kv_head", "kv_n_heads", "num_query_groups"];
 pub(super) const HEAD_DIM: &[&str] =
     &["head_dim", "d_kv", "attention_head_dim", "kv_channels", "attention_head_size", "head_size", "d_head"];
 pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "model_dim", "dim"];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::families::{ANY, FAMILIES, Family};
+use super::families::{ANY, FAMILIES, Family, Mlp};
 use super::fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, shown};
 use super::layers::{self, Kind};
 use super::shape::MAX_Q_HEADS;
@@ -16,6 +16,8 @@ use wgpu_paged_attention::config::{MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LE
 
 /// Far more than any configuration has.
 const MAX_BYTES: u64 = 1 << 20;
+/// A list for every layer.
+const PER_LAYER: &[&str] = &["num_key_value_heads_per_layer"];
 /// The field of multi-head latent attention.
 const LATENT: &str = "kv_lora_rank";
 /// Fields that give some layers, or V, other sizes than the rest, which one cache cannot have.
@@ -71,7 +73,7 @@ pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Opti
     let name = name.or_else(|| types.last().map(|name| (*name).to_owned())).unwrap_or_else(|| "config".to_owned());
     let mut model = model(fields, family, name)?;
     if model.max_seq_len == 0 {
-        model.max_seq_len = max_len.ok_or_else(|| ModelError::NoMaxLen { file: file.to_owned() })?;
+        model.assume_length(max_len);
     }
     Ok(model)
 }
@@ -126,7 +128,7 @@ fn model(fields: &Fields<'_>, family: &Family, name: String) -> Result<Model, Mo
         ));
     } else if kept.len() < num_layers as usize {
         model.note = Some(format!("{} of its {num_layers} layers keep K and V of their own", kept.len()));
-    } else {
+    } else if family.mlp != Mlp::Unknown {
         model.num_weights = weights::count(fields, family, &model)?;
     }
     Ok(model)
@@ -146,14 +148,18 @@ fn kv_heads(fields: &Fields<'_>, q_heads: &[u32]) -> Result<Vec<u32>, ModelError
             Some(group) => fields.number("block_configs", group, q).map(|group| q / group),
         };
         ("block_configs", blocks.iter().zip(q_heads).map(group).collect::<Result<_, _>>()?)
-    } else if fields.flag("multi_query", false)? && !fields.flag("new_decoder_architecture", false)? {
+    } else if (fields.flag("multi_query", false)? && !fields.flag("new_decoder_architecture", false)?)
+        || fields.get(&["attn_type"]).is_some_and(|(_, kind)| kind == "multiquery_attention")
+    {
         // One head for all queries, whatever `num_kv_heads` says.
         return Ok(vec![1; q_heads.len()]);
     } else if fields.flag("multi_query_attention", false)? {
         ("multi_query_group_num", vec![fields.required(&["multi_query_group_num"], MAX_Q_HEADS)?; q_heads.len()])
     } else {
-        let name = fields.get(KV_HEADS).map_or(KV_HEADS[0], |(name, _)| name);
-        (name, fields.per_layer(KV_HEADS, MAX_Q_HEADS, num_layers)?.unwrap_or_else(|| q_heads.to_vec()))
+        // The list, where both are there.
+        let names = if fields.get(PER_LAYER).is_some() { PER_LAYER } else { KV_HEADS };
+        let name = fields.get(names).map_or(names[0], |(name, _)| name);
+        (name, fields.per_layer(names, MAX_Q_HEADS, num_layers)?.unwrap_or_else(|| q_heads.to_vec()))
     };
     match kv_heads.iter().zip(q_heads).find(|(kv, q)| **kv > 0 && !q.is_multiple_of(**kv)) {
         Some((kv, q)) => Err(fields.wrong(name, &(*kv).into(), format!("a divisor of {} {q}", Q_HEADS[0]))),

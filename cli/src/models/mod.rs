@@ -23,6 +23,9 @@ use wgpu_paged_attention::config::KvDtype;
 #[cfg(test)]
 use wgpu_paged_attention::layout::UNIT_BYTES;
 
+/// The longest context of a model that does not tell; engines assume the same.
+const USUAL_MAX_LEN: u32 = 2048;
+
 /// What a cache has to know of a model, and how large the rest of it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
@@ -102,11 +105,11 @@ impl Model {
         hub::read(path.as_ref(), max_len)
     }
 
-    /// A model of equal layers, named after its heads.
-    pub fn custom(num_layers: u32, shape: ModelShape, max_seq_len: u32) -> Self {
+    /// A model of equal layers, named after its heads; `max_len` as in [`from_config`](Self::from_config).
+    pub fn custom(num_layers: u32, shape: ModelShape, max_len: Option<u32>) -> Self {
         let ModelShape { name, num_q_heads, num_kv_heads, head_dim } = shape;
-        let (windowed_layers, window, num_weights, note) = (0, None, None, None);
-        Self {
+        let (max_seq_len, windowed_layers, window, num_weights, note) = (0, 0, None, None, None);
+        let mut model = Self {
             name,
             num_layers,
             num_q_heads,
@@ -117,6 +120,18 @@ impl Model {
             window,
             num_weights,
             note,
+        };
+        model.assume_length(max_len);
+        model
+    }
+
+    /// Takes the longest context that was asked for, or the usual one, where nothing else tells.
+    fn assume_length(&mut self, max_len: Option<u32>) {
+        self.max_seq_len = max_len.unwrap_or(USUAL_MAX_LEN);
+        if max_len.is_none() {
+            let more = self.note.take().map_or_else(String::new, |note| format!("{note}; "));
+            let untold = format!("{more}nothing tells its longest context, so it is taken as {USUAL_MAX_LEN} tokens");
+            self.note = Some(format!("{untold}; --max-len gives another"));
         }
     }
 

@@ -228,11 +228,6 @@ fn refusals_name_file_field_value_and_limit() {
         assert!(text.starts_with(&format!("config.json: no field {field:?}, nor any of ")), "{text}");
         assert!(text.ends_with("--layers, --heads, --kv-heads and --head-dim do without a file"), "{text}");
     }
-    let text = message(&without(llama(), "max_position_embeddings"));
-    assert_eq!(
-        text,
-        "config.json: no field tells the longest context, such as max_position_embeddings; give --max-len"
-    );
     let latent = [("model_type", json!("deepseek_v3")), ("kv_lora_rank", json!(512))];
     let latent = message(&with(llama(), &latent));
     assert!(latent.starts_with("config.json: kv_lora_rank is 512: multi-head latent attention"), "{latent}");
@@ -259,7 +254,7 @@ fn files_are_named_after_their_folder_and_have_a_limit() {
     assert_eq!(model.name, "Mine-8B");
     assert_eq!(
         large,
-        format!("{}: more than 1048576 bytes, so it is no config.json; give the file of that name", path.display())
+        format!("{}: more than 1048576 bytes, so it is not a config.json; give the file of that name", path.display())
     );
     assert!(Model::from_config(&path, None).unwrap_err().to_string().starts_with(&path.display().to_string()));
 }
@@ -427,6 +422,8 @@ fn x12_layers_with_other_numbers_of_heads_take_what_they_take() {
         "block_configs": [block(json!(8)), block(json!(null)), block(json!(16)), block(json!(8))]
     });
     assert_eq!(shape(&deci), (5, 64, 4, 128, 131_072, None), "8, 4 and 8 KV heads in parts of 4");
+    let decilm = [("num_key_value_heads_per_layer", json!(vec![4; 32])), ("num_key_value_heads", json!(8))];
+    assert_eq!(shape(&with(llama(), &decilm)), (32, 32, 4, 128, 8192, None));
     let other = with(llama(), &[("v_head_dim", json!(64))]);
     assert_eq!(message(&other), "config.json: v_head_dim is 64, not 128, the head_dim of all layers");
     let encoder = with(llama(), &[("model_type", json!("t5")), ("is_encoder_decoder", json!(true))]);
@@ -452,7 +449,14 @@ fn x11_the_longest_context_includes_what_stretches_it() {
     assert_eq!(length(llama3), 8192, "of the stretched length already");
     assert_eq!(length(json!({"type": "su", "long_factor": [1.0]})), 8192);
     let text = without(llama(), "max_position_embeddings").to_string();
-    assert_eq!(hub::parse(text.as_bytes(), "config.json", None, Some(77)).unwrap().max_seq_len, 77);
+    let asked = hub::parse(text.as_bytes(), "config.json", None, Some(77)).unwrap();
+    assert_eq!((asked.max_seq_len, asked.note), (77, None));
+    let untold = hub::parse(text.as_bytes(), "config.json", None, None).unwrap();
+    assert_eq!(untold.max_seq_len, 2048);
+    assert_eq!(
+        untold.note.unwrap(),
+        "nothing tells its longest context, so it is taken as 2048 tokens; --max-len gives another"
+    );
 }
 
 proptest! {

@@ -24,7 +24,7 @@ pub struct ByteSize(pub u64);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no size up to {} bytes; give bytes, or a number with kB, MB, GB, TB (powers of 1,000) or KiB, MiB, \
+    "{given:?} is not a size up to {} bytes; give bytes, or a number with kB, MB, GB, TB (powers of 1,000) or KiB, MiB, \
      GiB, TiB (powers of 1,024)",
     u64::MAX
 )]
@@ -116,7 +116,10 @@ mod tests {
         }
         for wrong in ["", "GB", "-1", "1e9", "26 GBs", "1..2GB", ".5GB", "18446744073709551616", "16777216TiB", "∞"] {
             let error = wrong.parse::<ByteSize>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{wrong:?} is no size up to 18446744073709551615 bytes; ")), "{error}");
+            assert!(
+                error.starts_with(&format!("{wrong:?} is not a size up to 18446744073709551615 bytes; ")),
+                "{error}"
+            );
         }
     }
 

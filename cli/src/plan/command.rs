@@ -10,7 +10,7 @@ use crate::common::adapter::AdapterArgs;
 use crate::common::files::ReportArgs;
 use crate::common::output::print;
 use crate::common::status::{Failure, Status};
-use crate::models::args::{CacheArgs, longest};
+use crate::models::args::{CacheArgs, in_options, longest};
 use crate::trace::ReadOptions;
 use crate::trace::args::LogArgs;
 
@@ -63,8 +63,7 @@ pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
         logs: args.log.read(ReadOptions::LENGTHS, &[], args.seed)?,
         devices: devices(&args.adapter)?,
     };
-    let report =
-        plan::plan(&options, command_line()).map_err(|error| Failure::new(Status::Usage, error.to_string()))?;
+    let report = plan::plan(&options, command_line()).map_err(|error| in_options(&error))?;
     print(&format!("{}\n\n{}", plan::render(&report), plan::render_devices(&report)))?;
     files.tables.write_json(|| report.to_json())?;
     files.tables.write_csv(|| report.to_csv())?;

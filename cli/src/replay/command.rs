@@ -22,7 +22,7 @@ use crate::common::files::{OutputFile, ReportArgs};
 use crate::common::output::{Progress, print};
 use crate::common::status::{Failure, Status};
 use crate::common::values::up_to;
-use crate::models::args::CacheArgs;
+use crate::models::args::{CacheArgs, in_options};
 use crate::trace::args::{LogArgs, check_ids};
 use crate::trace::{Log, ReadOptions, TimeUnit};
 
@@ -80,7 +80,7 @@ pub struct ReplayArgs {
     /// The cache.
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// The most requests at a time.
+    /// The most concurrent requests.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = up_to(65_535))]
     pub max_sequences: u32,
     /// The most tokens of one step: those that decode, and chunks of prompts.
@@ -135,93 +135,56 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     let saved = OutputFile::prepare("--save-calibration", args.save_calibration.as_deref())?;
     files.apart_from(&saved)?;
-    let calibrated = args.clock == ClockKind::Calibrated || args.calibration.is_some();
     let model = args.cache.model()?;
     let options = options(args, &model);
-    let usage = |error: &dyn std::error::Error| Failure::new(Status::Usage, error.to_string());
-    let layout = options.cache.layout().map_err(|error| usage(&error))?;
-    let default = Workload::by_name(DEFAULT_WORKLOAD).map_err(|error| usage(&error))?;
-    // Where no prefixes are shared, what the ids of a log stand for does not matter.
-    let shares = !args.no_prefix_cache && args.only != Some(Side::Contiguous);
-    let tokens_per_id = if shares { args.tokens_per_id } else { Some(1) };
-    let reading = ReadOptions { tokens_per_id, time_unit: args.time_unit, ..ReadOptions::default() };
-    let logs = args.log.read(reading, &[default], args.seed)?;
-    let [log] = &logs[..] else {
-        return Err(Failure::new(Status::Usage, "--workload: give one name; one log is served at a time"));
-    };
-    warn_of_overload(log);
-    if log.tokens_per_id.is_none() {
-        check_ids(&[("tokens_per_id", args.tokens_per_id.is_some()), ("no_prefix_cache", args.no_prefix_cache)])?;
-    }
-    if args.execute && args.execute_layers > model.num_layers {
-        let (given, most) = (args.execute_layers, model.num_layers);
-        return Err(Failure::new(Status::Usage, format!("--execute-layers {given}: {} has {most}", model.name)));
-    }
+    let layout = options.cache.layout().map_err(|error| in_options(&error))?;
+    let log = requests(args, &model)?;
 
-    let measures = calibrated && args.calibration.is_none();
+    let measures = args.is_calibrated() && args.calibration.is_none();
     let gpu = if measures || args.execute { Some(args.adapter.open()?) } else { None };
     let cancel = cancel_on_ctrl_c()?;
     let bar = Progress::new();
-    let clock: Box<dyn Clock> = if calibrated {
-        let calibration = match (&args.calibration, &gpu) {
-            (None, Some(gpu)) => measure(args, gpu, &model, &cancel, &bar)?,
-            (path, _) => read(args, &model, path.as_deref())?,
-        };
-        if let Some(file) = saved {
-            file.write(&calibration.to_json().map_err(|error| Failure::new(Status::Failed, error.to_string()))?)?;
-        }
-        Box::new(CalibratedClock::new(calibration, layers(args, &model)?))
-    } else {
-        Box::new(StepClock { step_s: args.step_ms / 1e3 })
-    };
+    let clock = clock(args, gpu.as_ref(), &model, saved, (&cancel, &bar))?;
     // With fewer layers and as many blocks the steps are the same.
     let mut executed = options.clone();
     let mut executor = None;
     if let Some(gpu) = gpu.as_ref().filter(|_| args.execute) {
-        executed.cache = with_layers(&options.cache, args.execute_layers).map_err(|error| usage(&error))?;
+        executed.cache = with_layers(&options.cache, args.execute_layers).map_err(|error| in_options(&error))?;
         let device = executor.insert(prepare(args, gpu, &model, &executed)?);
         executed.schedule = device.schedule();
     }
 
-    let mut report = ReplayReport {
-        kind: ReplayReport::KIND.to_owned(),
-        schema: ReplayReport::SCHEMA,
-        command: command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seed: args.seed,
-        log: LogRecord { tokens_per_id: log.tokens_per_id.filter(|_| shares), ..LogRecord::of(log) },
-        model: model.name.to_string(),
-        cache: options.cache.clone(),
-        bytes_per_token: layout.bytes_per_token(),
-        step_tokens: args.step_tokens,
-        clock: clock.describe(),
-        contiguous: None,
-        paged: None,
-        executed: None,
-        interrupted: false,
-    };
     bar.start(log.requests.len());
     let side = |paged: bool, observer: Option<&mut dyn StepObserver>| -> Result<Option<ServeRecord>, Failure> {
         let wanted = args.only.is_none_or(|only| (only == Side::Paged) == paged);
         if !wanted || cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let label = if paged { "paged" } else { "contiguous" };
-        let mut progress = |done| bar.at(done, label);
+        let mut progress = |done| bar.at(done, if paged { "paged" } else { "contiguous" });
         let options = if paged { &executed } else { &options };
-        serve(log, options, paged, &*clock, observer, &mut progress, &cancel).map(Some).map_err(|error| match error {
-            ServeError::Config(error) if !paged => Failure::new(
-                Status::Usage,
-                format!("the contiguous cache is impossible: {error}, or give --only paged"),
-            ),
-            error => usage(&error),
-        })
+        let served = serve(&log, options, paged, &*clock, observer, &mut progress, &cancel);
+        served.map(Some).map_err(|error| refusal(&error, paged))
     };
-    report.contiguous = side(false, None)?;
-    report.paged = side(true, executor.as_mut().map(|executor| executor as &mut dyn StepObserver))?;
-    report.executed = executor.map(|executor| executor.record().clone());
-    report.interrupted = cancel.load(Ordering::Relaxed);
+    let contiguous = side(false, None)?;
+    let paged = side(true, executor.as_mut().map(|executor| executor as &mut dyn StepObserver))?;
     bar.finish();
+    let report = ReplayReport {
+        kind: ReplayReport::KIND.to_owned(),
+        schema: ReplayReport::SCHEMA,
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        seed: args.seed,
+        log: LogRecord { tokens_per_id: log.tokens_per_id.filter(|_| args.shares()), ..LogRecord::of(&log) },
+        model: model.name.to_string(),
+        cache: options.cache.clone(),
+        bytes_per_token: layout.bytes_per_token(),
+        step_tokens: args.step_tokens,
+        clock: clock.describe(),
+        contiguous,
+        paged,
+        executed: executor.map(|executor| executor.record().clone()),
+        interrupted: cancel.load(Ordering::Relaxed),
+    };
 
     print(&render(&report))?;
     files.tables.write_json(|| report.to_json())?;
@@ -232,6 +195,67 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
         Some(executed) if executed.wrong_rows > 0 => Status::Failed,
         _ => Status::Ok,
     })
+}
+
+impl ReplayArgs {
+    fn is_calibrated(&self) -> bool {
+        self.clock == ClockKind::Calibrated || self.calibration.is_some()
+    }
+
+    /// Whether prefixes are shared, so that it matters what the ids of a log stand for.
+    fn shares(&self) -> bool {
+        !self.no_prefix_cache && self.only != Some(Side::Contiguous)
+    }
+}
+
+/// The requests to serve, once all that can be wrong with them and the options about them is ruled out.
+fn requests(args: &ReplayArgs, model: &Model) -> Result<Log, Failure> {
+    let default = Workload::by_name(DEFAULT_WORKLOAD).map_err(|error| in_options(&error))?;
+    let tokens_per_id = if args.shares() { args.tokens_per_id } else { Some(1) };
+    let reading = ReadOptions { tokens_per_id, time_unit: args.time_unit, ..ReadOptions::default() };
+    let mut logs = args.log.read(reading, &[default], args.seed)?;
+    let (Some(log), true) = (logs.pop(), logs.is_empty()) else {
+        return Err(Failure::new(Status::Usage, "--workload: give one name; one log is served at a time"));
+    };
+    warn_of_overload(&log);
+    if log.tokens_per_id.is_none() {
+        check_ids(&[("tokens_per_id", args.tokens_per_id.is_some()), ("no_prefix_cache", args.no_prefix_cache)])?;
+    }
+    if args.execute && args.execute_layers > model.num_layers {
+        let (given, most) = (args.execute_layers, model.num_layers);
+        return Err(Failure::new(Status::Usage, format!("--execute-layers {given}: {} has {most}", model.name)));
+    }
+    Ok(log)
+}
+
+/// The clock that was asked for; `gpu` is there if it is to be measured.
+fn clock(
+    args: &ReplayArgs,
+    gpu: Option<&Gpu>,
+    model: &Model,
+    saved: Option<OutputFile>,
+    (cancel, bar): (&AtomicBool, &Progress),
+) -> Result<Box<dyn Clock>, Failure> {
+    if !args.is_calibrated() {
+        return Ok(Box::new(StepClock { step_s: args.step_ms / 1e3 }));
+    }
+    let calibration = match (&args.calibration, gpu) {
+        (None, Some(gpu)) => measure(args, gpu, model, cancel, bar)?,
+        (path, _) => read(args, model, path.as_deref())?,
+    };
+    if let Some(file) = saved {
+        file.write(&calibration.to_json().map_err(|error| Failure::new(Status::Failed, error.to_string()))?)?;
+    }
+    Ok(Box::new(CalibratedClock::new(calibration, layers(args, model)?)))
+}
+
+fn refusal(error: &ServeError, paged: bool) -> Failure {
+    let failure = in_options(error);
+    if paged || !matches!(error, ServeError::Config(_)) {
+        return failure;
+    }
+    let message = format!("the contiguous cache is impossible: {}, or give --only paged", failure.message);
+    Failure { message, ..failure }
 }
 
 /// Tells of a load that no device serves, since a wrong unit is the likely cause.

@@ -7,8 +7,8 @@ use wgpu_paged_attention::plan::Schedule;
 /// The cache, and how requests share it.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The cache. [`paged`](CacheConfig::paged) is set by [`serve`](super::serve), `max_sequences` is the most requests
-    /// at a time, and requests are cut at `max_seq_len`.
+    /// The cache. [`paged`](CacheConfig::paged) is set by [`serve`](super::serve), `max_sequences` is the most
+    /// concurrent requests, and requests are cut at `max_seq_len`.
     pub cache: CacheConfig,
     /// The window of every group of layers, as in [`ManagerOptions::windows`].
     pub windows: Vec<Option<u32>>,

@@ -276,7 +276,7 @@ impl<'a> Scheduler<'a> {
         request.len = 0;
         let place = self.waiting.partition_point(|other| other.rank > request.rank);
         self.waiting.insert(place, request);
-        // Until somebody finishes, it would only come back to be pushed out again.
+        // Until a request finishes, it would only come back to be pushed out again.
         self.blocked = true;
         Ok(())
     }

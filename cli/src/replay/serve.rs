@@ -19,7 +19,7 @@ const STEP_SECONDS: RangeInclusive<f64> = 1e-9..=1e9;
 
 /// Serves a log with a paged cache, or a contiguous one of the same size, and says how that went.
 ///
-/// `progress` is told now and then how many requests are done; once `cancel` is set, the replay stops after the current
+/// `progress` gets the number of requests done now and then; once `cancel` is set, the replay stops after the current
 /// step and reports what it has so far. `observer` sees every step before it is committed.
 pub fn serve(
     log: &Log,
@@ -33,7 +33,7 @@ pub fn serve(
     let mut scheduler = Scheduler::new(log, options, paged)?;
     let mut tally = Tally::new();
     let mut arrivals = log.requests.iter().enumerate().peekable();
-    // Of a log in the middle of which somebody began.
+    // Drawn requests do not begin at 0.
     let start_ns = log.requests.first().map_or(0, |first| first.arrival_ns);
     let mut now_ns = 0;
 
@@ -46,7 +46,7 @@ pub fn serve(
             }
         }
         let Some(work) = scheduler.open_step(now_ns)? else {
-            // Everybody is served: the next thing to happen is an arrival.
+            // All are served: the next thing to happen is an arrival.
             let Some((_, next)) = arrivals.peek() else { break };
             now_ns = next.arrival_ns - start_ns;
             continue;

@@ -89,7 +89,7 @@ fn the_last_to_come_gives_way_and_comes_back() {
     let record = run(&log, &options(160), true);
     assert_eq!((record.finished, record.output_tokens), (4, 4 * 47));
     assert!(record.preemptions > 0 && record.recomputed_tokens > 0, "{record:?}");
-    // Nobody is pushed out again and again.
+    // No request is pushed out again and again.
     assert!(record.preemptions <= 4, "{}", record.preemptions);
     // The first is never touched: 47 steps.
     let between = record.time_between_tokens_s.unwrap();

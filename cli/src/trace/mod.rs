@@ -68,12 +68,14 @@ pub struct ReadOptions {
     pub tokens_per_id: Option<u32>,
     /// The unit of numbers that are times. `None`: as found in the log.
     pub time_unit: Option<TimeUnit>,
+    /// The unit does not matter, only that times do not go back: they are taken as nanoseconds.
+    pub any_unit: bool,
 }
 
 impl ReadOptions {
     /// For the lengths of requests alone: what an id stands for does not matter, so a log that leaves it open is as good
     /// as any.
-    pub const LENGTHS: Self = Self { skip_bad: false, tokens_per_id: Some(1), time_unit: None };
+    pub const LENGTHS: Self = Self { skip_bad: false, tokens_per_id: Some(1), time_unit: None, any_unit: true };
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -24,7 +24,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(form: &'static Form, options: &ReadOptions) -> Result<Self, Problem> {
-        let times = Times::new(form.time, form.clock, options.time_unit)?;
+        let times = Times::new(form.time, form.clock, options)?;
         Ok(Self { form, times, tokens_per_id: options.tokens_per_id })
     }
 

@@ -511,7 +511,7 @@ fn x09_dates_are_instants() {
     let error = seconds(&["2024-05-01 00:00:00", "9024-05-01 00:00:00"]).unwrap_err().to_string();
     assert_eq!(
         error,
-        r#"log.csv:3: TIMESTAMP "9024-05-01 00:00:00" is later than 292 years behind the first; correct the date"#
+        r#"log.csv:3: TIMESTAMP "9024-05-01 00:00:00" is later than 292 years after the first; correct the date"#
     );
 }
 
@@ -534,6 +534,9 @@ fn x18_times_are_exact_and_have_a_limit() {
         let log = read_log(format!("{HEADER}0,1,1\n{time},1,1\n1,1,1\n").as_bytes(), true).unwrap();
         assert_eq!((log.requests.len(), log.skipped), (2, 1), "holds up no row after it");
     }
+    // Where lengths alone matter, so does no unit.
+    let milliseconds = format!("{HEADER}1700000000000,1,1\n1700000000001,1,1\n");
+    assert_eq!(read_all(milliseconds.as_bytes(), "log", &ReadOptions::LENGTHS).unwrap().requests.len(), 2);
     assert!(message(&json("1e19")).starts_with(r#"log.csv:1: timestamp "1e19" is later than 9223372036854775807 ns"#));
     let text = message(&(json("0.5") + &json("1e12")));
     assert!(text.starts_with(r#"log.csv: timestamp "1000000000000" is later than 9223372036 s"#), "{text}");

@@ -6,6 +6,7 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
+use super::ReadOptions;
 use super::error::{Problem, clip};
 
 /// The unit of a log's times.
@@ -57,7 +58,7 @@ pub(super) enum Clock {
 
 /// The latest time: 292 years of nanoseconds, dates of this century in any unit included.
 const MAX_NANOSECONDS: i128 = i64::MAX as i128;
-/// Times are read in billionths of their unit, since the unit is known only behind the last row.
+/// Times are read in billionths of their unit, since the unit is known only after the last row.
 const BILLIONTHS: i128 = 1_000_000_000;
 /// A unit is judged by the load it makes only of so many requests.
 const MIN_JUDGED: usize = 16;
@@ -86,10 +87,12 @@ pub(super) struct Times {
 }
 
 impl Times {
-    pub(super) fn new(field: &'static str, clock: Clock, asked: Option<TimeUnit>) -> Result<Self, Problem> {
-        if asked.is_some() && matches!(clock, Clock::Calendar) {
+    pub(super) fn new(field: &'static str, clock: Clock, options: &ReadOptions) -> Result<Self, Problem> {
+        let is_calendar = matches!(clock, Clock::Calendar);
+        if options.time_unit.is_some() && is_calendar {
             return Err(Problem::UnitOfDates { field });
         }
+        let asked = if options.any_unit && !is_calendar { Some(TimeUnit::Ns) } else { options.time_unit };
         let last = i128::MIN;
         Ok(Self { field, clock, asked, in_seconds_by: None, first: None, last, has_offset: None, fractional: false })
     }
@@ -129,7 +132,7 @@ impl Times {
         }
         let nanoseconds = instant.as_nanosecond();
         if self.first.is_some_and(|first| nanoseconds - first / BILLIONTHS > MAX_NANOSECONDS) {
-            let limit = "292 years behind the first".to_owned();
+            let limit = "292 years after the first".to_owned();
             return Err(Problem::TooLate { field, value: value(), limit, remedy: "correct the date" });
         }
         Ok(Time { billionths: nanoseconds * BILLIONTHS, has_offset: Some(has_offset) })
@@ -211,7 +214,7 @@ pub(super) fn nanoseconds(billionths: i128, unit: TimeUnit) -> u64 {
     u64::try_from(billionths * unit.nanoseconds() / BILLIONTHS).unwrap_or(u64::MAX)
 }
 
-/// A decimal number from 0 on, in billionths; digits behind those are cut off, and what is too large for any use becomes the
+/// A decimal number from 0 on, in billionths; digits after those are cut off, and what is too large for any use becomes the
 /// largest number.
 fn billionths(text: &str) -> Option<i128> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
@@ -234,7 +237,7 @@ fn billionths(text: &str) -> Option<i128> {
     if negative {
         return None;
     }
-    // Digits that count: those up to the ninth behind the point.
+    // Digits that count: those up to the ninth after the point.
     let shift = i64::from(exponent) + 9 - fraction.len() as i64;
     let kept = (digits.len() as i64 + shift.min(0)).max(0) as usize;
     let number = |zeros: i64| {

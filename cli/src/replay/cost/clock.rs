@@ -38,7 +38,7 @@ pub struct CalibratedClock {
 
 impl Layers {
     /// The layers of a model; those that are not attention take what they must at least, unless they are to be left out.
-    /// `None` if they are not, and nobody knows how many weights they have.
+    /// `None` if they are not, and the number of their weights is unknown.
     pub fn of(model: &Model, attention_only: bool) -> Option<Self> {
         let linear = match attention_only {
             true => LinearLayers::LeftOut,

@@ -16,7 +16,7 @@ fn shape() -> ModelShape {
     ModelShape::custom(4, 2, 32).unwrap()
 }
 
-/// Prompts that share their first blocks, and answers that fill a small pool until somebody has to give way.
+/// Prompts that share their first blocks, and answers that fill a small pool until one has to give way.
 fn log() -> Log {
     let request = |number: u64| Request {
         arrival_ns: number * 20_000_000,
