@@ -1,6 +1,7 @@
 //! Tests of everything that runs on the host alone.
 
 mod block_shaders;
+mod cases;
 mod cases_blocks;
 mod faults;
 mod fuzz_corpus;
