@@ -2,13 +2,15 @@
 //!
 //! Part of the feature `testkit`, and outside of semantic versioning. Engines bring their own device.
 
+mod draw;
 mod gpu;
 mod scenario;
 mod skip;
 mod steps;
 
+pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};
 pub use gpu::{AdapterChoice, Gpu, GpuOptions, OpenError, adapters, choose_adapter, describe_driver};
 pub use scenario::Tolerances;
 pub use scenario::{Fault, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict};
-pub use skip::{REQUIRE_ADAPTER, published_log, skip, test_device, test_device_with};
+pub use skip::{REQUIRE_ADAPTER, published_log, setting, skip, test_device, test_device_with};
 pub use steps::{SENTINEL, append_plan, attend_plan, io_buffer, plant_table_update, read_io, round_io, slots_of};

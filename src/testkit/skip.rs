@@ -27,6 +27,14 @@ pub fn skip(required: Option<&str>, reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped ({count}): {reason}");
 }
 
+/// A number from the environment.
+///
+/// # Panics
+/// If the variable holds something else.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
+}
+
 /// A device with the recommended features and limits, or `None` after a [`skip`].
 pub fn test_device() -> Option<Gpu> {
     test_device_with(&GpuOptions::default())

@@ -7,22 +7,13 @@ use crate::common;
 
 use crate::common::batches::{Batches, Part, Row, scenario};
 use crate::common::{gpu, profiles, with_splits};
+use crate::grid::{ROUNDS, SEED};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{DeviceProfile, IoFormat};
-use wgpu_paged_attention::testkit::{Gpu, ScenarioSpec, ScenarioVariant};
-
-/// The first seed. A round that failed is repeated alone by its seed and one round.
-const SEED: &str = "PAGED_ATTENTION_SEED";
-/// How many seeds are tried, one after the other.
-const ROUNDS: &str = "PAGED_ATTENTION_ROUNDS";
-
-/// A number from the environment.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
+use wgpu_paged_attention::gpu::DeviceProfile;
+use wgpu_paged_attention::testkit::{Gpu, ScenarioSpec, ScenarioVariant, draw as draw_grid, setting};
 
 /// One of `choices`.
 fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
@@ -43,21 +34,15 @@ fn draw(seed: u64) -> (ScenarioSpec, u32) {
     let rng = &mut rng;
     let num_seqs = rng.random_range(3..=6);
     let seq_lens: Vec<u32> = (0..num_seqs).map(|_| rng.random_range(20..=80)).collect();
-    let variant = ScenarioVariant {
-        causal: true,
-        window: rng.random_bool(0.3).then(|| rng.random_range(1..=50)),
-        soft_cap: rng.random_bool(0.3).then_some(3.0),
-        alibi: rng.random_bool(0.3),
-        sinks: rng.random_bool(0.3),
-        io_format: pick(rng, &[IoFormat::F32, IoFormat::F32, IoFormat::F16]),
-    };
+    let drawn = draw_grid(seed).spec;
+    let variant = ScenarioVariant { causal: true, ..drawn.variant };
     let spec = ScenarioSpec {
         kv_dtype: KvDtype::ALL[seed as usize % KvDtype::ALL.len()],
         v_head_dim: rng.random_bool(0.3).then_some(24),
         block_size: pick(rng, &[4, 8, 16, 5]),
         shared_blocks: rng.random_range(2..=5),
         variant,
-        lse: rng.random_bool(0.5),
+        lse: drawn.lse,
         ..ScenarioSpec::decode(2 * rng.random_range(1..=3), 2, pick(rng, &[16, 24, 40]), &seq_lens)
     };
     (spec, pick(rng, &[16, 24, 32]))

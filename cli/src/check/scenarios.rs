@@ -6,10 +6,10 @@ use rand::RngExt;
 
 use super::CheckOptions;
 use crate::bench::models::measured;
-use crate::seed::{CaseRng, rng_for};
+use crate::seed::rng_for;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::IoFormat;
-use wgpu_paged_attention::testkit::{ScenarioSpec, ScenarioVariant};
+use wgpu_paged_attention::testkit::{ScenarioSpec, ScenarioVariant, StepForm as Form, draw_form};
 
 /// No token, one, the edges of blocks of 16, and ragged lengths of several splits of [`SHORT_SPLIT`] tokens.
 const LENGTHS: [u32; 12] = [1, 15, 16, 17, 0, 33, 64, 65, 5, 129, 0, 300];
@@ -19,40 +19,6 @@ const SHORT_SPLIT: u32 = 64;
 const ODD: [(u32, u32, u32); 3] = [(7, 1, 80), (6, 2, 100), (9, 1, 5)];
 /// Where heads do not matter: kernels for few of them compile soonest.
 const SMALL: (u32, u32, u32) = (4, 2, 8);
-
-/// What a step brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// One query per sequence.
-    Decode,
-    /// The same, with keys in several pieces.
-    Split,
-    /// Whole prompts.
-    Prefill,
-    /// Chunks, single tokens, nothing, and more queries than tokens.
-    Mixed,
-    /// A few queries behind a long past.
-    Speculative,
-    /// Sequences that share whole splits.
-    Cascade,
-}
-
-impl Form {
-    /// Every form.
-    pub const ALL: [Self; 6] =
-        [Self::Decode, Self::Split, Self::Prefill, Self::Mixed, Self::Speculative, Self::Cascade];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Decode => "decode",
-            Self::Split => "split",
-            Self::Prefill => "prefill",
-            Self::Mixed => "mixed",
-            Self::Speculative => "speculative",
-            Self::Cascade => "cascade",
-        }
-    }
-}
 
 /// A scenario, but for the lane_comm between the lanes of the kernels.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,35 +52,6 @@ impl CheckScene {
         Self { form: Form::Decode, spec: ScenarioSpec::decode(2, 1, 64, &[3, 2085, 1024, 4100]), split_tokens: None }
     }
 
-    /// A form of a step with small heads; what else there is comes from a stream of random numbers.
-    fn drawn(form: Form, rng: &mut CaseRng) -> Self {
-        // Wide heads serve few queries, because software devices take long to compile both.
-        let (widest, group) = match form {
-            Form::Decode | Form::Split => pick(rng, &[(96, 1), (48, 2), (40, 4), (16, 9)]),
-            _ => pick(rng, &[(16, 1), (8, 2)]),
-        };
-        let num_kv_heads = rng.random_range(1..=2);
-        let num_q_heads = num_kv_heads * rng.random_range(1..=group);
-        let mut spec = ScenarioSpec::decode(num_q_heads, num_kv_heads, rng.random_range(1..=widest), &[]);
-        spec.v_head_dim = maybe(rng, &[1, 3, 16, 40]);
-        spec.block_size = pick(rng, &[1, 5, 8, 16, 17, 32]);
-        spec.lse = rng.random_bool(0.5);
-        spec.variant = ScenarioVariant {
-            causal: rng.random_bool(0.8),
-            window: maybe(rng, &[1, 2, 7, 16, 33, 100]),
-            soft_cap: maybe(rng, &[1.0, 5.0, 30.0]),
-            alibi: rng.random_bool(0.4),
-            sinks: rng.random_bool(0.4),
-            io_format: pick(rng, &[IoFormat::F32, IoFormat::F32, IoFormat::F16]),
-        };
-        // Halves come in pairs.
-        let even = |dim: u32| dim.next_multiple_of(spec.variant.io_format.per_word());
-        (spec.head_dim, spec.v_head_dim) = (even(spec.head_dim), spec.v_head_dim.map(even));
-        let mut scenario = Self { form, spec, split_tokens: None };
-        scenario.draw_lengths(rng);
-        scenario
-    }
-
     /// A form with an option of its own and as few kernels as it can have: a quick check compiles each of them once.
     fn quick(form: Form) -> Self {
         const PLAIN: ScenarioVariant = ScenarioVariant::PLAIN;
@@ -131,32 +68,6 @@ impl CheckScene {
         spec.shared_blocks = if form == Form::Cascade { 4 } else { 0 };
         let split_tokens = matches!(form, Form::Split | Form::Cascade).then_some(SHORT_SPLIT / 4);
         Self { form, spec, split_tokens }
-    }
-
-    fn draw_lengths(&mut self, rng: &mut CaseRng) {
-        let num_seqs = rng.random_range(3..=6);
-        let mut lens = |choices: &[u32]| -> Vec<u32> { (0..num_seqs).map(|_| pick(rng, choices)).collect() };
-        let spec = &mut self.spec;
-        (spec.seq_lens, self.split_tokens) = match self.form {
-            Form::Decode => (lens(&[0, 1, 2, 15, 16, 17, 31, 64, 77, 130]), None),
-            Form::Split => (lens(&[0, 5, 63, 64, 65, 130, 300]), Some(24)),
-            Form::Prefill => (lens(&[1, 9, 16, 33, 50]), None),
-            Form::Mixed => (lens(&[0, 1, 2, 16, 33, 77, 130]), Some(50)),
-            Form::Speculative => (lens(&[8, 16, 17, 40, 100, 200]), None),
-            Form::Cascade => (lens(&[64, 70, 96, 100]), Some(16)),
-        };
-        // One width of tile beside that of single tokens, for each is a kernel to compile.
-        let chunk = if self.form == Form::Speculative { rng.random_range(2..=8) } else { pick(rng, &[3, 7, 21]) };
-        spec.query_lens = match self.form {
-            Form::Decode | Form::Split | Form::Cascade => None,
-            Form::Prefill => Some(spec.seq_lens.clone()),
-            Form::Mixed => Some(spec.seq_lens.iter().map(|_| pick(rng, &[0, 1, chunk])).collect()),
-            Form::Speculative => Some(vec![chunk; spec.seq_lens.len()]),
-        };
-        spec.shared_blocks = match self.form {
-            Form::Cascade => 64_u32.div_ceil(spec.block_size),
-            _ => rng.random_range(0..=2),
-        };
     }
 
     /// Where all faults show that are planted: every option, a first sequence whose queries see its first block, and
@@ -204,15 +115,6 @@ impl CheckScene {
     }
 }
 
-fn pick<T: Copy>(rng: &mut CaseRng, choices: &[T]) -> T {
-    choices[rng.random_range(0..choices.len())]
-}
-
-/// One of `choices`, or nothing, which is as likely as not.
-fn maybe<T: Copy>(rng: &mut CaseRng, choices: &[T]) -> Option<T> {
-    rng.random_bool(0.5).then(|| pick(rng, choices))
-}
-
 /// Shapes of models, odd ones, block sizes, and long rows; all decode.
 fn shapes() -> Vec<CheckScene> {
     let models = measured().map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
@@ -239,8 +141,9 @@ pub fn scenarios(options: &CheckOptions, format: KvDtype, paged: bool, subgroups
         let shift = place + (options.seed % 12) as usize + usize::from(subgroups);
         let turn = |number: usize| (number + shift).is_multiple_of(if paged { 2 } else { Form::ALL.len() });
         scenarios.extend(Form::ALL.into_iter().enumerate().filter(|(number, _)| turn(*number)).map(|(_, form)| {
-            let mut rng = rng_for(&format!("check {} {format} {paged} {subgroups}", form.name()), options.seed);
-            CheckScene::drawn(form, &mut rng)
+            let label = format!("check {} {format} {paged} {subgroups}", form.name());
+            let drawn = draw_form(form, format, rng_for(&label, options.seed).random());
+            CheckScene { form, spec: drawn.spec, split_tokens: drawn.split_tokens }
         }));
         let shapes = shapes().into_iter().enumerate().filter(|(number, _)| paged && number % formats == place);
         scenarios.extend(shapes.map(|(_, scenario)| scenario));

@@ -1,7 +1,9 @@
 //! A scenario on a device.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::{Fault, Scenario, Verdict};
-use crate::gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, DeviceProfile, KvCache};
+use crate::gpu::{AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache};
 use crate::plan::{Schedule, StepPlan};
 use crate::testkit::{Gpu, SENTINEL, append_plan, attend_plan, io_buffer, read_io};
 
@@ -15,6 +17,44 @@ pub struct Outcome {
     pub out: Vec<f32>,
     /// `[rows, num_q_heads]`, empty unless asked for.
     pub lse: Vec<f32>,
+}
+
+/// A cache and an attention that scenarios of one shape use one after the other, because kernels take long to compile.
+struct Kept {
+    device: wgpu::Device,
+    shape: String,
+    cache: KvCache,
+    appender: Appender,
+    attention: Attention,
+}
+
+/// Those that are not in use, the latest last.
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+/// Tests go from one shape to the next.
+const MAX_KEPT: usize = 4;
+
+impl Kept {
+    fn take(gpu: &Gpu, scenario: &Scenario, profile: &DeviceProfile, spec: AttentionSpec) -> Result<Self, Verdict> {
+        let shape = format!("{:?} {profile:?} {spec:?}", scenario.layout);
+        {
+            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = kept.iter().position(|kept| kept.device == gpu.device && kept.shape == shape) {
+                return Ok(kept.remove(at));
+            }
+        }
+        let cache = KvCache::with_profile(&gpu.device, &scenario.layout, profile.clone())?;
+        let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
+        Ok(Self { device: gpu.device.clone(), shape, cache, appender, attention })
+    }
+
+    fn give_back(self) {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == MAX_KEPT {
+            kept.remove(0);
+        }
+        kept.push(self);
+    }
 }
 
 impl Scenario {
@@ -73,6 +113,11 @@ impl Scenario {
     /// [`Verdict::Gpu`] or [`Verdict::Tables`].
     pub fn upload(&self, gpu: &Gpu, profile: &DeviceProfile) -> Result<KvCache, Verdict> {
         let cache = KvCache::with_profile(&gpu.device, &self.layout, profile.clone())?;
+        self.write_to(gpu, &cache, &cache.appender(AppendSpec::new())?)?;
+        Ok(cache)
+    }
+
+    fn write_to(&self, gpu: &Gpu, cache: &KvCache, appender: &Appender) -> Result<(), Verdict> {
         for layer in 0..self.layout.num_layers() {
             for head_shard in cache.head_shards(layer)? {
                 for pool in [&head_shard.k, &head_shard.v] {
@@ -80,7 +125,6 @@ impl Scenario {
                 }
             }
         }
-        let appender = cache.appender(AppendSpec::new())?;
         // In pieces, as an engine would, and so that no binding grows beyond its limit.
         for slots in self.owned_slots().chunks(16_384) {
             let gather = |source: &[f32], row: usize| -> Vec<f32> {
@@ -94,12 +138,12 @@ impl Scenario {
             {
                 let mut pass = encoder.begin_compute_pass(&Default::default());
                 for layer in 0..self.layout.num_layers() {
-                    cache.append(&mut pass, &appender, &step, layer, AppendIo::new(k.slice(..), v.slice(..)))?;
+                    cache.append(&mut pass, appender, &step, layer, AppendIo::new(k.slice(..), v.slice(..)))?;
                 }
             }
             gpu.submit(encoder);
         }
-        Ok(cache)
+        Ok(())
     }
 
     /// Runs the scenario on a device.
@@ -107,9 +151,10 @@ impl Scenario {
     /// # Errors
     /// Any [`Verdict`] but those of [`judge`](Self::judge).
     pub fn run(&self, gpu: &Gpu, profile: &DeviceProfile, fault: Option<Fault>) -> Result<Outcome, Verdict> {
-        let cache = self.upload(gpu, profile)?;
+        let kept = Kept::take(gpu, self, profile, self.attention_spec(fault))?;
+        let (cache, attention) = (&kept.cache, &kept.attention);
+        self.write_to(gpu, cache, &kept.appender)?;
         let plan = self.plan(cache.schedule(), fault)?;
-        let attention = cache.attention(self.attention_spec(fault))?;
         let heads = self.spec.rows().len() * self.spec.num_q_heads as usize;
         if heads == 0 {
             return Ok(Outcome { out: Vec::new(), lse: Vec::new() });
@@ -125,11 +170,12 @@ impl Scenario {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             let io = AttentionIo::new(q.slice(..), out.slice(..));
             let io = if self.spec.lse { io.with_lse(lse.slice(..)) } else { io };
-            cache.attend(&mut pass, &attention, &step, 0, io)?;
+            cache.attend(&mut pass, attention, &step, 0, io)?;
         }
         gpu.submit(encoder);
         let out = read_io(gpu, &out, out_elements, io_format).ok_or(Verdict::Lost)?;
         let lse = if self.spec.lse { gpu.read(&lse).ok_or(Verdict::Lost)? } else { Vec::new() };
+        kept.give_back();
         Ok(Outcome { out, lse })
     }
 }
