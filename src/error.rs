@@ -283,6 +283,16 @@ pub enum TableError {
         /// Slots in the pool.
         num_slots: u64,
     },
+    /// Two tokens of the step would be written to one slot.
+    #[error("tokens {first} and {second} both go to slot {slot}; give each a slot of its own, or -1 for padding")]
+    SharedSlot {
+        /// The slot.
+        slot: u32,
+        /// The first of the two query tokens.
+        first: u32,
+        /// The second.
+        second: u32,
+    },
     /// The plan belongs to a reservation that would be lost.
     #[error("this plan holds an open step; commit or roll it back first")]
     StepOpen,

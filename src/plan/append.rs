@@ -5,9 +5,7 @@ use super::{StepPlan, Tables};
 use crate::error::TableError;
 use crate::layout::{KvLayout, SKIP_SLOT};
 
-/// Where each query token's K and V go.
-///
-/// Two tokens with one place overwrite each other in no certain order; that is for the engine to avoid.
+/// Where each query token's K and V go: to a slot of its own, unless it is padding. A step that only attends is all padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Append<'a> {
     /// To the end of its sequence: query `i` of `n` of a sequence of length `L` goes to position `L - n + i`.

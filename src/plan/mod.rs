@@ -117,6 +117,8 @@ pub struct StepPlan {
     /// The cache it was filled for.
     layout: Option<KvLayout>,
     ticket: Option<Ticket>,
+    /// Slots and their tokens, to be sorted.
+    places: Vec<(u32, u32)>,
 }
 
 impl StepPlan {
@@ -135,6 +137,7 @@ impl StepPlan {
             tiling: Tiling::default(),
             layout: None,
             ticket: None,
+            places: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The door for engines that keep their own block tables.
 
 use crate::blocks::BlockId;
-use crate::error::TableError;
+use crate::error::{PlanError, TableError};
 use crate::layout::{KvLayout, SKIP_SLOT};
 use crate::plan::{Append, Counts, StepPlan, TableSource, Tables, inline_tables_base};
 
@@ -100,8 +100,22 @@ impl StepPlan {
             self.tables.extend_from_slice(used(seq));
         }
         raw.append.push_to(self, layout, tables, |seq| raw.queries(seq));
+        self.check_slots()?;
         self.finish_inline(layout.block_size(), first);
         Ok(())
+    }
+
+    /// Refuses two tokens with one slot: their rows could be torn, each partly one's and partly the other's.
+    fn check_slots(&mut self) -> Result<(), TableError> {
+        let rows = self.slots.len();
+        self.places.clear();
+        self.places.try_reserve(rows).map_err(|_| PlanError::HostMemory { rows: rows as u64 })?;
+        self.places.extend(self.slots.iter().copied().zip(0..).filter(|&(slot, _)| slot != SKIP_SLOT));
+        self.places.sort_unstable();
+        match self.places.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            None => Ok(()),
+            Some(pair) => Err(TableError::SharedSlot { slot: pair[0].0, first: pair[0].1, second: pair[1].1 }),
+        }
     }
 }
 

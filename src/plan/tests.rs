@@ -49,7 +49,9 @@ fn plan(schedule: Schedule, seqs: &[Seq]) -> StepPlan {
     }
     let tables = Tables::Csr { indptr: &indptr, indices: &indices, last_page_len: &last_page_len };
     let mut plan = StepPlan::new(schedule);
-    plan.plan_tables(&layout, &RawTables { cu_seqlens_q: Some(&cu_seqlens_q), ..RawTables::new(tables) }).unwrap();
+    let skip = vec![-1; cu_seqlens_q[seqs.len()] as usize];
+    let raw = RawTables { tables, cu_seqlens_q: Some(&cu_seqlens_q), append: Append::Slots(&skip) };
+    plan.plan_tables(&layout, &raw).unwrap();
     plan
 }
 

@@ -1,9 +1,14 @@
 //! Faults that were found in use, each by the id that `CASES.md` gives it.
 
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
 use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::error::ManagerError;
-use wgpu_paged_attention::plan::{Schedule, StepPlan};
+use wgpu_paged_attention::error::{ManagerError, TableError};
+use wgpu_paged_attention::host::AtomicFile;
+use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
 
 /// A manager with a prefix cache over blocks of 16, and a plan.
 fn caching(num_blocks: u32) -> (CacheManager, StepPlan) {
@@ -157,4 +162,84 @@ fn x14_every_copy_of_a_plan_knows_that_its_step_is_closed() {
     manager.reserve(&[(seq, 3)], &mut plan).unwrap();
     drop(manager);
     assert_eq!(plan.is_step_open(), Some(false));
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.commit()
+}
+
+#[cfg(unix)]
+#[test]
+fn x02_a_file_is_replaced_whole_and_nothing_else_is_touched() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    let directory = std::env::temp_dir().join(format!("x02-{}", std::process::id()));
+    fs::create_dir_all(directory.join("far")).unwrap();
+    let (file, own) = (directory.join("a.pagedkv"), directory.join("a.pagedkv.part"));
+    fs::write(&own, "mine").unwrap();
+    replace(&file, "one").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    // Dropped, it never was.
+    AtomicFile::create(&file).unwrap().write_all(b"half").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"one");
+    replace(&file, "two").unwrap();
+    assert_eq!((fs::read(&file).unwrap(), fs::read(&own).unwrap()), (b"two".to_vec(), b"mine".to_vec()));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+
+    // Links are followed, also those of a link, in other directories, and to what is not there yet.
+    let (link, second, new) = (directory.join("link"), directory.join("far/second"), directory.join("far/new"));
+    symlink("far/second", &link).unwrap();
+    symlink("../a.pagedkv", &second).unwrap();
+    replace(&link, "three").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"three");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && fs::symlink_metadata(&second).unwrap().is_symlink());
+    fs::remove_file(&second).unwrap();
+    symlink("new", &second).unwrap();
+    replace(&link, "four").unwrap();
+    assert_eq!(fs::read(&new).unwrap(), b"four");
+    fs::remove_file(&second).unwrap();
+    symlink("../link", &second).unwrap();
+    assert_eq!(replace(&link, "round").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+
+    let device = directory.join("null");
+    symlink("/dev/null", &device).unwrap();
+    for other in [Path::new("/dev/null"), &device, &directory, Path::new("/"), &directory.join("far/..")] {
+        assert_eq!(replace(other, "lost").unwrap_err().kind(), io::ErrorKind::InvalidInput, "{}", other.display());
+    }
+    assert_eq!(replace(&directory.join("none/a"), "lost").unwrap_err().kind(), io::ErrorKind::NotFound);
+    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 5, "{left:?}");
+    fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn x10_two_tokens_of_a_step_have_two_slots() {
+    let layout = CacheConfig::new(1, 1, 8).with_num_blocks(8).with_block_size(4).with_max_seq_len(32).layout().unwrap();
+    let mut plan = StepPlan::new(Schedule::default());
+    let mut refused = |tables: Tables<'_>, cu_seqlens_q: &[u32], append: Append<'_>| {
+        plan.plan_tables(&layout, &RawTables { tables, cu_seqlens_q: Some(cu_seqlens_q), append }).err()
+    };
+    let shared = |slot, first, second| Some(TableError::SharedSlot { slot, first, second });
+    let dense = |block_table, seq_lens| Tables::Dense { block_table, max_blocks: 2, seq_lens };
+    let two = dense(&[5, 2, 5, 2], &[6, 7]);
+    for (slots, error) in [
+        ([21, 22, 9, 8], None),
+        ([21, 22, 9, 21], shared(21, 0, 3)),
+        ([-1, 9, 9, -1], shared(9, 1, 2)),
+        ([-1, -1, -1, 0], None),
+    ] {
+        assert_eq!(refused(two, &[0, 2, 4], Append::Slots(&slots)), error);
+    }
+    // Positions 4 and 5 of the first sequence, 5 and 6 of the second, in one block.
+    assert_eq!(refused(two, &[0, 2, 4], Append::FromTables), shared(9, 1, 2));
+    let positions = Append::Positions { batch_indices: &[0, 1, -1, 1], positions: &[1, 0, 0, 1] };
+    assert_eq!(refused(two, &[0, 2, 4], positions), shared(21, 0, 3));
+    let pages = Tables::Csr { indptr: &[0, 1, 2], indices: &[3, 3], last_page_len: &[2, 2] };
+    assert_eq!(refused(pages, &[0, 1, 2], Append::FromTables), shared(13, 0, 1));
+    // Tokens from before the start of a sequence are written nowhere.
+    assert_eq!(refused(dense(&[5, 2, 4, 1], &[0, 1]), &[0, 3, 6], Append::FromTables), None);
+    let error = shared(9, 1, 2).unwrap();
+    assert_eq!(error.to_string(), "tokens 1 and 2 both go to slot 9; give each a slot of its own, or -1 for padding");
 }

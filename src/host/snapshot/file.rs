@@ -1,7 +1,7 @@
 //! From and to bytes.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Snapshot, SnapshotError, check};
 use crate::blocks::SequenceRecord;
-use crate::host::BlockShape;
+use crate::host::{AtomicFile, BlockShape};
 
 /// How every snapshot begins.
 pub const MAGIC: [u8; 8] = *b"pagedkv\n";
@@ -71,23 +71,14 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Writes a file, first under another name beside it: an older file stays until the new one is complete.
+    /// Writes a file; an older one stays until the new one is complete. See [`AtomicFile`].
     ///
     /// # Errors
     /// As [`write`](Self::write).
     pub fn save(&self, path: &Path) -> Result<(), SnapshotError> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".part");
-        let write = || {
-            let file = File::create(&unfinished).map_err(SnapshotError::io("create"))?;
-            self.write(BufWriter::new(&file))?;
-            file.sync_all().map_err(SnapshotError::io("write"))?;
-            std::fs::rename(&unfinished, path).map_err(SnapshotError::io("rename"))
-        };
-        write().inspect_err(|_| {
-            // What went wrong is said already.
-            let _ = std::fs::remove_file(&unfinished);
-        })
+        let mut file = AtomicFile::create(path).map_err(SnapshotError::io("create"))?;
+        self.write(&mut file)?;
+        file.commit().map_err(SnapshotError::io("write"))
     }
 
     /// Reads a snapshot of at most `max_bytes` to its end, which is the end of the reader.

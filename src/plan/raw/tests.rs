@@ -65,7 +65,9 @@ fn queries_stand_at_the_end_of_their_keys() {
     for queries in [1, 3, 16, 17] {
         for past in [0, 1, 15, 16, 40] {
             let (blocks, lens) = (vec![1; 25], [queries + past]);
-            let raw = RawTables { cu_seqlens_q: Some(&[0, queries]), ..tables(&blocks, 25, &lens) };
+            let skip = vec![-1; queries as usize];
+            let (cu_seqlens_q, append) = (Some(&[0, queries][..]), Append::Slots(&skip));
+            let raw = RawTables { cu_seqlens_q, append, ..tables(&blocks, 25, &lens) };
             let want: Vec<i32> = (0..queries).map(|query| (past + query + 1) as i32).collect();
             assert_eq!(keys_seen(&plan(&raw).unwrap()), want);
         }
@@ -131,7 +133,7 @@ fn padding_slots_are_skipped_and_wild_ones_refused() {
         RawTables { append: Append::Slots(slots), ..tables(&[0, 1, 2, 3], 1, &[4, 4, 4, 4]) }
     }
     assert_eq!(plan(&map(&[3, -1, 7, -1])).unwrap().slots(), [3, SKIP_SLOT, 7, SKIP_SLOT]);
-    assert_eq!(plan(&map(&[31, 0, 0, 0])).unwrap().slots()[0], 31);
+    assert_eq!(plan(&map(&[31, 0, 1, -1])).unwrap().slots()[0], 31);
     for slot in [32, -2, i64::MIN, i64::MAX, u32::MAX.into(), 1 << 32] {
         assert_eq!(refusal(&map(&[0, 0, slot, 0])), TableError::InvalidSlot { index: 2, slot, num_slots: 32 });
     }
@@ -269,7 +271,15 @@ proptest! {
             ..tables(&block_table, 10, &seq_lens)
         };
         let csr = RawTables { cu_seqlens_q: Some(&cu_seqlens_q), ..csr(&indptr, &indices, &last_page_len) };
-        let dense_plan = plan(&dense).unwrap();
+        let dense_plan = match plan(&dense) {
+            Ok(plan) => plan,
+            Err(error) => {
+                let shared = matches!(error, TableError::SharedSlot { .. });
+                prop_assert!(shared);
+                prop_assert_eq!(plan(&csr).unwrap_err(), error);
+                return Ok(());
+            }
+        };
         let slots: Vec<i64> =
             dense_plan.slots().iter().map(|&slot| if slot == SKIP_SLOT { -1 } else { slot.into() }).collect();
         let appends = [

@@ -1,0 +1,119 @@
+//! Files that are written whole or not at all.
+
+use std::fs::{self, File, Permissions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Links that lead to one another, at most, as on Linux.
+const MAX_LINKS: u32 = 40;
+
+/// A file under a name of its own, which takes the place of another one once it is complete.
+///
+/// An older file stays as it is until [`commit`](Self::commit); dropped before, nothing is left behind.
+///
+/// ```
+/// use std::io::Write;
+/// use wgpu_paged_attention::host::AtomicFile;
+///
+/// # let directory = std::env::temp_dir().join(format!("atomic-file-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// let path = directory.join("report.json");
+/// let mut file = AtomicFile::create(&path)?;
+/// file.write_all(b"{}")?;
+/// assert!(!path.exists());
+/// file.commit()?;
+/// assert_eq!(std::fs::read(&path)?, b"{}");
+/// # std::fs::remove_dir_all(directory)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicFile {
+    path: PathBuf,
+    unfinished: PathBuf,
+    writer: BufWriter<File>,
+    permissions: Option<Permissions>,
+}
+
+impl AtomicFile {
+    /// Begins a file that is to be at `path`, or where the link there leads. It lies in the same directory, under a name
+    /// that no file has.
+    ///
+    /// # Errors
+    /// Of the kind [`InvalidInput`](io::ErrorKind::InvalidInput) where there is a directory, a device or anything but a
+    /// regular file; those of creating a file.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let path = followed(path)?;
+        let permissions = match fs::metadata(&path) {
+            Ok(found) if found.is_file() => Some(found.permissions()),
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; give the name of a file"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        loop {
+            // Every hasher starts from other random numbers.
+            let unfinished = path.with_file_name(format!(".{:016x}.part", RandomState::new().hash_one(0)));
+            match File::create_new(&unfinished) {
+                Ok(file) => return Ok(Self { path, unfinished, writer: BufWriter::new(file), permissions }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where the file will be, links followed.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts the file in its place, with the permissions of an older one.
+    ///
+    /// # Errors
+    /// Those of writing and renaming; an older file is then as before.
+    pub fn commit(mut self) -> io::Result<()> {
+        self.writer.flush()?;
+        let file = self.writer.get_ref();
+        if let Some(permissions) = self.permissions.take() {
+            file.set_permissions(permissions)?;
+        }
+        file.sync_all()?;
+        fs::rename(&self.unfinished, &self.path)
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        // After a commit it is not there any more.
+        let _ = fs::remove_file(&self.unfinished);
+    }
+}
+
+/// Where a path leads, also if nothing is there yet.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
+            Err(_) if path.file_name().is_none() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "no file has this name; give the name of a file",
+                ));
+            }
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "the links lead to no file; give the name of a file"))
+}
