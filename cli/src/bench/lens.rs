@@ -8,30 +8,20 @@ use super::models::{MAX_BATCH, MAX_CONTEXT};
 /// The lengths of a batch: `32768,256x63` is one sequence of 32,768 tokens and 63 of 256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LengthList {
-    /// As it was written.
     text: String,
     lens: Vec<u32>,
 }
 
 /// Why a list of lengths was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum LengthListError {
-    /// An item is no length, or no length and count.
     #[error(
         "{given:?} is not TOKENS or TOKENSxCOUNT of 1 to {MAX_CONTEXT} tokens and 1 to {MAX_BATCH} sequences, as in \
          32768,256x63"
     )]
-    Item {
-        /// The item, shortened.
-        given: String,
-    },
-    /// Too many sequences altogether.
+    Item { given: String },
     #[error("{count} sequences, more than {MAX_BATCH}")]
-    TooMany {
-        /// Sequences listed.
-        count: u64,
-    },
+    TooMany { count: u64 },
 }
 
 impl LengthList {

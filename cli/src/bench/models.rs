@@ -26,7 +26,6 @@ pub fn measured() -> impl Iterator<Item = ModelShape> {
 /// One case given by its numbers: [`CASE_FORM`], such as `8,1024,32,8,128`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseSpec {
-    /// Sequences in the batch.
     pub batch: u32,
     /// Tokens in the cache of each sequence.
     pub context: u32,

@@ -66,7 +66,6 @@ impl fmt::Display for Op {
     }
 }
 
-/// A name of no [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not an operation; choose append, decode, prefill or mixed")]
 pub struct UnknownOp {
@@ -87,16 +86,12 @@ impl FromStr for Op {
 pub enum Lengths {
     /// All sequences are as long as the context.
     Uniform,
-    /// Batches by their numbers.
     Lists(Vec<LengthList>),
     /// A request log.
     Trace {
-        /// Its name in the report.
         name: String,
-        /// Its requests.
         requests: Vec<Request>,
     },
-    /// A built-in workload.
     Workload(Workload),
 }
 
@@ -119,20 +114,16 @@ pub struct BenchOptions {
     pub batches: Vec<u32>,
     /// Lengths; empty means what suits the adapter.
     pub contexts: Vec<u32>,
-    /// Queries of a sequence that decodes.
     pub queries: u32,
     /// Tokens at the start of every sequence that are the same in all; batches that share their blocks are then compared
     /// with batches that do not.
     pub shared_prefix: Option<u32>,
-    /// The variant of attention.
     pub variant: ScenarioVariant,
     /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Timed runs of every case; `None` means what suits the adapter.
     pub samples: Option<u32>,
-    /// Where the lengths of a batch come from.
     pub lengths: Lengths,
-    /// Seed of all inputs.
     pub seed: u64,
     /// Time for the whole run. What is left is shared among the cases that are left; a case gets fewer samples, and none
     /// fewer than five.
@@ -141,6 +132,7 @@ pub struct BenchOptions {
     pub quick: bool,
 }
 
+#[cfg(test)]
 impl Default for BenchOptions {
     fn default() -> Self {
         Self {

@@ -54,7 +54,6 @@ pub struct SizingOptions {
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SizingError {
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -35,6 +35,7 @@ by measurements on the adapter. Only --execute computes anything.
 Examples:
   paged-attention replay                                       20,000 requests as of azure-conv, LLaMA-13B in 26 GB
   paged-attention replay --trace requests.csv.gz --model llama-3-8b --budget 16GiB --max-len 8192
+  paged-attention replay --trace requests.jsonl --time-unit s --tokens-per-id 16
   paged-attention replay --trace requests.csv --clock calibrated --save-calibration here.json
   paged-attention replay --workload sharegpt --requests 200 --execute --budget 2GB
   paged-attention replay --json replay.json --csv replay.csv --report replay.html";

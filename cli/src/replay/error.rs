@@ -5,7 +5,6 @@ use wgpu_paged_attention::error::{ConfigError, ManagerError, ReserveError};
 
 /// A replay that could not begin or go on. Requests that do not fit are counted, not errors.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ServeError {
     #[error(transparent)]
     Config(#[from] ConfigError),

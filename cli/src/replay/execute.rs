@@ -53,7 +53,6 @@ impl ExecuteOptions {
 
 /// Why a schedule cannot be executed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExecuteError {
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -102,17 +101,8 @@ impl Executor {
         let spec = AttentionSpec::new(options.shape.num_q_heads);
         let spec = if let Some(window) = options.window { spec.with_window(window) } else { spec };
         let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
-        let record = ExecuteRecord {
-            adapter: Adapter::of(gpu),
-            layers: layout.num_layers(),
-            steps: 0,
-            tokens: 0,
-            copied_blocks: 0,
-            checked_rows: 0,
-            wrong_rows: 0,
-            wrong: Vec::new(),
-            max_abs_error: 0.0,
-        };
+        let (adapter, layers) = (Adapter::of(gpu), layout.num_layers());
+        let record = ExecuteRecord { adapter, layers, ..ExecuteRecord::default() };
         Ok(Self { gpu: gpu.clone(), cache, appender, attention, options, record })
     }
 

@@ -13,6 +13,7 @@ fn to_seconds(nanoseconds: u64) -> f64 {
 }
 
 /// What is counted as it happens, in memory that does not grow with the log.
+#[derive(Default)]
 pub(super) struct Tally {
     pub(super) steps: u64,
     pub(super) refused: u64,
@@ -35,29 +36,6 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn new() -> Self {
-        Self {
-            steps: 0,
-            refused: 0,
-            empty: 0,
-            finished: 0,
-            cut: 0,
-            prompt_tokens: 0,
-            output_tokens: 0,
-            busy_ns: 0,
-            utilisation: Values::new(),
-            fragmentation: Values::new(),
-            concurrency: Values::new(),
-            waiting: Values::new(),
-            queueing: Values::new(),
-            first_token: Values::new(),
-            between_tokens: Values::new(),
-            per_token: Values::new(),
-            latency: Values::new(),
-            timeline: Timeline::new(),
-        }
-    }
-
     /// Requests that need nothing more.
     pub(super) fn done(&self) -> usize {
         (self.finished + self.refused + self.empty) as usize

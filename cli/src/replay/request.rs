@@ -3,7 +3,7 @@
 use wgpu_paged_attention::blocks::{Rank, SeqId};
 
 /// What the scheduler knows of a request that has arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InService {
     /// Its place in the log.
     pub(super) number: usize,

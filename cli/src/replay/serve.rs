@@ -31,7 +31,7 @@ pub fn serve(
     cancel: &AtomicBool,
 ) -> Result<ServeRecord, ServeError> {
     let mut scheduler = Scheduler::new(log, options, paged)?;
-    let mut tally = Tally::new();
+    let mut tally = Tally::default();
     let mut arrivals = log.requests.iter().enumerate().peekable();
     // Drawn requests do not begin at 0.
     let start_ns = log.requests.first().map_or(0, |first| first.arrival_ns);
@@ -115,16 +115,9 @@ fn arrive(number: usize, request: &Request, start_ns: u64, max_len: u32) -> Arri
     Arrival::Request(InService {
         number,
         arrival_ns: request.arrival_ns - start_ns,
-        admitted_ns: 0,
         prompt_tokens,
         // K and V of the last token are never needed.
         output_tokens: request.output_tokens.min(max_len - prompt_tokens + 1),
-        generated: 0,
-        last_token_ns: 0,
-        first_token_ns: 0,
-        seq: None,
-        len: 0,
-        rank: None,
-        computed: 0,
+        ..InService::default()
     })
 }

@@ -37,12 +37,14 @@ pub(super) struct Values {
     max: f64,
 }
 
-impl Values {
-    pub(super) fn new() -> Self {
+impl Default for Values {
+    fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, MOST, DIGITS).expect("bounds and digits are constants");
         Self { histogram, weight: 0.0, weighted_sum: 0.0, max: 0.0 }
     }
+}
 
+impl Values {
     /// Adds one value, 0 or more.
     pub(super) fn add(&mut self, value: f64) {
         self.add_for(value, 1.0 / SCALE);
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_values() {
-        let mut values = Values::new();
+        let mut values = Values::default();
         (1..=1000).for_each(|n| values.add(f64::from(n) * 0.01));
         let spread = values.spread().unwrap();
         close(spread.mean, 5.005);
@@ -89,12 +91,12 @@ mod tests {
         close(spread.p95, 9.5);
         close(spread.p99, 9.9);
         assert_eq!(spread.max, 10.0);
-        assert_eq!(Values::new().spread(), None);
+        assert_eq!(Values::default().spread(), None);
     }
 
     #[test]
     fn what_held_longer_weighs_more() {
-        let mut values = Values::new();
+        let mut values = Values::default();
         values.add_for(0.2, 99.5);
         values.add_for(1.0, 0.5);
         let spread = values.spread().unwrap();

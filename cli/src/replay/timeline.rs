@@ -7,17 +7,13 @@ const MAX_POINTS: usize = 1024;
 
 /// Keeps the state at evenly spaced times. When there are too many points, every other one is dropped and the spacing
 /// doubles, so memory stays the same however long the log is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Timeline {
     points: Vec<TimelinePoint>,
     spacing_s: f64,
 }
 
 impl Timeline {
-    pub(super) fn new() -> Self {
-        Self { points: Vec::with_capacity(MAX_POINTS), spacing_s: 0.0 }
-    }
-
     /// Adds the state at a time later than all others, unless the last point is near.
     pub(super) fn add(&mut self, point: TimelinePoint) {
         if self.points.last().is_some_and(|last| point.time_s < last.time_s + self.spacing_s) {
@@ -46,7 +42,7 @@ mod tests {
 
     #[test]
     fn long_courses_keep_a_bounded_number_of_evenly_spaced_points() {
-        let mut timeline = Timeline::new();
+        let mut timeline = Timeline::default();
         for step in 0..1_000_000_u32 {
             timeline.add(TimelinePoint { time_s: f64::from(step) * 0.01, running: step, ..TimelinePoint::default() });
         }

@@ -9,7 +9,6 @@ use crate::seed::rng_for;
 
 /// Why no lengths could be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum SampleError {
     #[error("none of {requests} requests has output tokens, so none is ever in a decode batch")]
     NoOutput { requests: usize },

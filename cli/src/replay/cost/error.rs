@@ -5,7 +5,6 @@ use crate::bench::timer::TimerError;
 
 /// Why a device was not calibrated.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CalibrateError {
     #[error(transparent)]
     Timer(#[from] TimerError),
@@ -21,7 +20,6 @@ pub enum CalibrateError {
 
 /// Why a calibration cannot be made of points, or read from a file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CalibrationError {
     #[error("{file}: {source}")]
     Io { file: String, source: std::io::Error },

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::report::Adapter;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExecuteRecord {
     pub adapter: Adapter,
     pub layers: u32,
