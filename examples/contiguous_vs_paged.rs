@@ -70,7 +70,7 @@ fn run(device: &wgpu::Device, queue: &wgpu::Queue, paged: bool) -> Result<Outcom
     let texts: Vec<Text> = (0..).zip(&batch).map(|(seed, &(_, length))| Text::random(seed, length)).collect();
     let lengths = || texts.iter().zip(&batch).map(|(text, &(_, length))| (text, length));
 
-    // All tokens but the last are the prompt; nobody asks for its outputs, so it is appended only.
+    // All tokens but the last are the prompt; its outputs are not needed, so it is appended only.
     let prompts: Vec<_> = batch.iter().map(|&(seq, length)| (seq, length - 1)).collect();
     let buffers = Buffers::new(device, &lengths().map(|(text, length)| (text, 0..length - 1)).collect::<Vec<_>>());
     manager.reserve(&prompts, &mut plan)?;

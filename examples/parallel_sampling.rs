@@ -124,7 +124,7 @@ impl Engine {
             hidden.extend(words.iter().enumerate().map(|(at, &word)| self.model.embed(word, len + at)));
         }
         self.manager.reserve(&counts, &mut self.plan)?;
-        // Copies of shared blocks are recorded here, in front of everything that is appended.
+        // Copies of shared blocks are recorded here, before anything is appended.
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let step = self.cache.begin_step(&mut encoder, &self.plan)?;
         for layer in 0..LAYERS {

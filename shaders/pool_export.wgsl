@@ -4,8 +4,8 @@
 // Shapes    row-major
 //   pairs    [num_pairs, 2]                                       u32   their block, our block
 //   pool     [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]  16-byte units in the storage format; K's, or V's
-//   external  see common/external.wgsl                              words of f32, or of two f16 or bf16
-// Where rows are no whole words, two of them share one, perhaps with another head shard or with a block that nobody named:
+//   external_pool  see common/external.wgsl                              words of f32, or of two f16 or bf16
+// Where rows are no whole words, two of them share one, perhaps with another head shard or with a block outside the pairs:
 // each half is then written by itself.
 // Twin      src/formats/row.rs: decode_row of ours, encode_row of theirs
 // const     those of common/external.wgsl, K_ROW_UNITS, K_UNITS, PARTS, SCALE_PER_ROW and SCALE_PER_UNIT, put in front by
@@ -18,7 +18,7 @@ const EXTERNAL_MASK: u32 = 0xffffffffu >> (32u - EXTERNAL_BITS);
 const ROW_WORDS: u32 = (HEAD_DIM + EXTERNAL_PER_WORD - 1u) / EXTERNAL_PER_WORD;
 
 @group(0) @binding(2) var<storage, read> pool: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> external: array<atomic<u32>>;
+@group(0) @binding(3) var<storage, read_write> external_pool: array<atomic<u32>>;
 
 // Bits of element d of the row whose first unit is `base`.
 fn element_bits(base: u32, d: u32) -> u32 {
@@ -37,9 +37,9 @@ fn main(
 ) {
     // locate
     let item = linear_index(group, groups) * EXPORT_LANES + lane;
-    let row = item / ROW_WORDS;
-    if (row >= num_rows()) { return; }
-    let at = place(row);
+    let kv_row = item / ROW_WORDS;
+    if (kv_row >= num_kv_rows()) { return; }
+    let at = place(kv_row);
     let word = at.theirs / EXTERNAL_PER_WORD + item % ROW_WORDS;
 
     // convert those elements of the word that are this row's
@@ -55,9 +55,9 @@ fn main(
 
     // write
     if (mask == 0xffffffffu) {
-        atomicStore(&external[word], bits);
+        atomicStore(&external_pool[word], bits);
     } else {
-        atomicAnd(&external[word], ~mask);
-        atomicOr(&external[word], bits);
+        atomicAnd(&external_pool[word], ~mask);
+        atomicOr(&external_pool[word], bits);
     }
 }

@@ -3,18 +3,18 @@
 //           head, token) where the format has scales; folded into x and y
 // Shapes    row-major
 //   pairs    [num_pairs, 2]                                       u32   their block, our block
-//   external  see common/external.wgsl                              words of f32, or of two f16 or bf16
+//   external_pool  see common/external.wgsl                              words of f32, or of two f16 or bf16
 //   pool     [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]  16-byte units in the storage format; K's, or V's
 // Twin      src/formats/row.rs: decode_row of theirs, encode_row of ours
-// const     those of common/external.wgsl and common/kv_store.wgsl, put in front by the host; kv_load is theirs
+// const     those of common/external.wgsl and common/kv_store.wgsl, prepended by the host; kv_load is theirs
 
 const IMPORT_LANES: u32 = 64u;
 
-@group(0) @binding(2) var<storage, read> external: array<u32>;
+@group(0) @binding(2) var<storage, read> external_pool: array<u32>;
 @group(0) @binding(3) var<storage, read_write> pool: array<vec4<u32>>;
 
 fn source_bits(is_v: bool, at: u32) -> u32 {
-    let word = external[at / EXTERNAL_PER_WORD];
+    let word = external_pool[at / EXTERNAL_PER_WORD];
     return bitcast<u32>(kv_load(vec4<u32>(word), 0u)[at % EXTERNAL_PER_WORD]);
 }
 
@@ -29,9 +29,9 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let item = linear_index(group, groups) * IMPORT_LANES + lane;
-    let row = item / ROW_LANES;
-    if (row >= num_rows()) { return; }
-    let at = place(row);
+    let kv_row = item / ROW_LANES;
+    if (kv_row >= num_kv_rows()) { return; }
+    let at = place(kv_row);
     // The widths of this text are those of the one that it copies, so it need not know which.
     store_row(false, at.ours, at.theirs, item % ROW_LANES);
 }

@@ -14,10 +14,10 @@
 //! | [`Tables::Dense`] `block_table`, `max_blocks` | `block_table` `[B, M]` | – | `blockTables`, `block_table` `[B, M]` |
 //! | `seq_lens`, new tokens **included** | `seq_lens`, `seqused_k` | – | `contextLens`, `actual_seq_lengths_kv`; on the host already |
 //! | [`Tables::Csr`] `indptr`, `indices`, `last_page_len`, the state **after** the append | – | `kv_indptr`, `kv_indices`, `kv_last_page_len`; `len = BS · (pages − 1) + last` | – |
-//! | `cu_seqlens_q` `[B + 1]`, from 0 on | `cu_seqlens_q` | `qo_indptr` | `actual_seq_lengths` of TND `[B]`, cumulative: put a **0 in front** |
+//! | `cu_seqlens_q` `[B + 1]`, from 0 on | `cu_seqlens_q` | `qo_indptr` | `actual_seq_lengths` of TND `[B]`, cumulative: prepend a **0** |
 //! | [`Append::Slots`], `block · BS + offset` | `slot_mapping`, `i64` | – | `slot_indices`, `slot_mapping`, `i32` or `i64`: widen to `i64` |
 //! | [`Append::Positions`] | – | `batch_indices`, `positions`, as `get_batch_indices_positions` gives them | – |
-//! | padding of an append: -1, other negative numbers are refused | negative slots | none; -1 behind the end of `batch_indices` | negative slots |
+//! | padding of an append: -1, other negative numbers are refused | negative slots | none; -1 past the end of `batch_indices` | negative slots |
 //! | unused columns of a table | never read | there are none | never read |
 //!
 //! ONNX Runtime, OpenVINO and FlashAttention count `past_seqlens`, `past_lens` and `cache_seqlens` **without** the new
@@ -40,10 +40,10 @@
 //!
 //! | ours | theirs |
 //! |---|---|
-//! | [`RotaryStyle::HalfSplit`] | vLLM's `is_neox_style`, FlashInfer's `ROPE_LLAMA` and `interleave = false` |
-//! | [`RotaryStyle::Interleaved`] | GPT-J's; FlashInfer's `interleave = true` |
-//! | [`RotarySpec::base`], `dims` | `rope_theta`, `rotary_dim` |
-//! | [`RotarySpec::inv_freq`], radians per position | `1 / rope_scale` and other scalings, multiplied into it |
+//! | [`RotaryStyle::HalfSplit`] | weights in Hugging Face's format; vLLM's `is_neox_style`, FlashInfer's `ROPE_LLAMA` and `interleave = false` |
+//! | [`RotaryStyle::Interleaved`] | weights of Meta, of llama2.c and in GGUF files of `llama`; GPT-J's; FlashInfer's `interleave = true` |
+//! | [`RotarySpec::with_base`], `dims` of [`RotarySpec::new`] | `rope_theta`, `rotary_dim` |
+//! | [`RotarySpec::from_inv_freq`], radians per position | `1 / rope_scale` and other scalings, multiplied into it |
 //! | [`StateMerger::merge`], natural logarithms, `lse` `[T, num_q_heads]` | vLLM's `merge_attn_states`, `lse` `[num_q_heads, T]`; FlashInfer's `merge_state_in_place`, base 2 |
 //!
 //! # Pools
@@ -84,8 +84,9 @@
 //! [`Append::Positions`]: crate::plan::Append::Positions
 //! [`KvCache::import_pool`]: crate::gpu::KvCache::import_pool
 //! [`KvCache::export_pool`]: crate::gpu::KvCache::export_pool
-//! [`RotarySpec::base`]: crate::gpu::RotarySpec::base
-//! [`RotarySpec::inv_freq`]: crate::gpu::RotarySpec::inv_freq
+//! [`RotarySpec::from_inv_freq`]: crate::gpu::RotarySpec::from_inv_freq
+//! [`RotarySpec::new`]: crate::gpu::RotarySpec::new
+//! [`RotarySpec::with_base`]: crate::gpu::RotarySpec::with_base
 //! [`RotaryStyle::HalfSplit`]: crate::gpu::RotaryStyle::HalfSplit
 //! [`RotaryStyle::Interleaved`]: crate::gpu::RotaryStyle::Interleaved
 //! [`StateMerger::merge`]: crate::gpu::StateMerger::merge

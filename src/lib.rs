@@ -7,11 +7,11 @@
 //! | block | `block_size` tokens of K and V, of all KV heads, in every layer |
 //! | block table | the blocks of one sequence, in the order of its tokens; one table serves all layers |
 //! | slot | the place of one token: `block * block_size + position % block_size` |
-//! | row | one query token of a step; a sequence may bring none, one (decode) or many (prefill) |
+//! | row | one query token of a step; a sequence may bring none, one (decode) or many (prefill), in the order of the requests |
 //! | position | of a row: query `i` of `n` of a sequence of length `L`, this step included, stands at `L - n + i` |
-//! | query tile | rows that are served together, because they read the same blocks: up to 16 |
+//! | query tile | up to 16 rows that a workgroup serves together, because they read the same blocks |
 //! | split | `split_tokens` keys of a query tile, served by one workgroup; the results of several splits are merged |
-//! | record | what a split leaves for the merge, per row and head: the weighted sum of V, the top score, the sum of weights |
+//! | partial | what a split leaves for the merge, per row and head: the weighted sum of V, the largest score, the sum of weights |
 //! | state | attention over a set of keys: its output and its log-sum-exp; states over other keys can be merged into it |
 //! | head shard | the KV heads of a layer that share one pair of bindings, where a layer is larger than a binding may be |
 //!
@@ -25,28 +25,25 @@
 //! ```
 //!
 //! of the head shard's K pool and of its V pool. Rows are whole units of 16 bytes, those of the data and then those of the
-//! scales: K's row begins at unit `row * k_row_units`, V's, which may be of another width, at `row * v_row_units`. What
-//! the units hold is told by [`formats`].
+//! scales: K's row begins at unit `row * k_row_units`, V's, which may be of another width, at `row * v_row_units`.
+//! [`formats`] says what the units hold.
 //!
 //! [`layout::KvLayout::row_index`] is this formula on the host, `shaders/common/paging.wgsl` on the device; nothing
 //! else computes an address.
 //!
 //! # Where to find a kernel
 //!
-//! [`gpu::KvCache::append`] and [`gpu::KvCache::attend`] record kernels, [`gpu::Kernel`] names them, and `shaders/` holds
-//! a file by each name. [`plan::StepPlan`] is what the host tells them.
-//!
-//! * [`gpu::KvCache::append_with`] is an append that also takes rows in f16, and applies rotary embedding to K and to the
-//!   queries.
-//! * [`gpu::StateMerger`] joins attention over two sets of keys.
+//! [`KvCache::append`] records the kernels that an [`AppendSpec`] asks for, rotary embedding included, and
+//! [`KvCache::attend`] those of an [`AttentionSpec`]; `shaders/` holds each in a file by its name. A
+//! [`StepPlan`] tells them what to do. [`gpu::StateMerger`] joins attention over two sets of keys.
 //!
 //! # Two doors
 //!
-//! * [`blocks::CacheManager`] owns the blocks: it reserves them for a step, all or nothing, and fills the plan.
-//! * [`plan::StepPlan::plan_tables`] takes an engine's own block tables, lengths and slots, checks them, and fills the
+//! * [`CacheManager`] owns the blocks: it reserves them for a step, all or nothing, and fills the plan.
+//! * [`StepPlan::plan_tables`] takes an engine's own block tables, lengths and slots, checks them, and fills the
 //!   same plan; [`engines`] says which field of vLLM, FlashInfer and CANN goes where.
 //!
-//! [`gpu::KvCache::import_pool`] and [`gpu::KvCache::export_pool`] copy blocks from and to the pools of such engines.
+//! [`KvCache::import_pool`] and [`KvCache::export_pool`] copy blocks from and to the pools of such engines.
 
 pub mod blocks;
 pub mod config;
@@ -61,4 +58,9 @@ pub mod reference;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
+// What an engine needs for a step.
+pub use blocks::{CacheManager, SeqId};
+pub use config::CacheConfig;
+pub use gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, GpuError, KvCache, RotarySpec, RotaryStyle};
+pub use plan::StepPlan;
 pub use wgpu;

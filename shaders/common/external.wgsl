@@ -2,12 +2,12 @@
 // Theirs are [blocks, BLOCK_SIZE, heads, HEAD_DIM] if TOKEN_MAJOR, [blocks, heads, BLOCK_SIZE, HEAD_DIM] otherwise; a
 // word holds EXTERNAL_PER_WORD elements, the first in its low bits. A dispatch copies K or V, and HEAD_DIM is its width.
 // Twin      src/gpu/transfer.rs: ExternalOrder, BlockPair
-// const     BLOCK_SIZE, EXTERNAL_PER_WORD, HEAD_DIM, TOKEN_MAJOR, put in front by the host
+// const     BLOCK_SIZE, EXTERNAL_PER_WORD, HEAD_DIM, TOKEN_MAJOR, prepended by the host
 
 struct TransferParams {
     num_pairs: u32,
-    first_kv_head: u32,  // of this head_shard
-    num_kv_heads: u32,   // in this head_shard
+    first_kv_head: u32,  // of this head shard
+    num_kv_heads: u32,   // in this head shard
     total_kv_heads: u32, // of the layer, and of their pool
 }
 
@@ -17,10 +17,10 @@ struct TransferParams {
 // One row in both pools.
 struct Place {
     theirs: u32, // its first element
-    ours: u32,   // its number in the head_shard
+    ours: u32,   // its number in the head shard
 }
 
-fn num_rows() -> u32 {
+fn num_kv_rows() -> u32 {
     return params.num_pairs * params.num_kv_heads * BLOCK_SIZE;
 }
 

@@ -179,6 +179,12 @@ impl Maker {
     }
 }
 
+/// For callers that make nothing: whether the device is lost.
+#[cfg(feature = "testkit")]
+pub(crate) fn check_alive(device: &wgpu::Device) -> Result<(), DeviceError> {
+    Maker::new(device).map(drop)
+}
+
 /// Runs `make`, which creates `what` of `bytes` bytes, and returns what it made unless wgpu complained.
 ///
 /// Only errors of these calls are seen: scopes belong to the thread, and they end here.

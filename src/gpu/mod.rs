@@ -25,6 +25,8 @@ pub use kernel::{
     APPEND_LANES, COPY_LANES, Dialect, EXPORT_LANES, FILL_LANES, IMPORT_LANES, Kernel, ROTATE_LANES, UPDATE_LANES,
     params,
 };
+#[cfg(feature = "testkit")]
+pub(crate) use make::check_alive;
 pub use ops::append::{AppendIo, AppendSpec, Appender};
 pub use ops::attention::{Attention, AttentionIo};
 pub use ops::rotary::RotarySpec;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use bytemuck::{NoUninit, Pod};
 use wgpu::util::DeviceExt;
 
-use crate::gpu::{recommended_features, recommended_limits};
+use crate::gpu::{check_alive, recommended_features, recommended_limits};
 
 /// The one instance of the process: Mesa's drivers do not stand several.
 fn instance() -> &'static wgpu::Instance {
@@ -44,7 +44,8 @@ pub fn describe_driver(info: &wgpu::AdapterInfo) -> String {
 /// Which adapter to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdapterChoice {
-    /// Part of the adapter's name, in any case, or its number in the list of [`adapters`]; `None` takes the first.
+    /// Part of the adapter's name, in any case, or, if it is all digits, its number in the list of [`adapters`]; `None` takes
+    /// the first.
     pub name: Option<String>,
     /// Refuse adapters that compute on a CPU.
     pub require_gpu: bool,
@@ -144,15 +145,23 @@ impl Gpu {
         })
     }
 
-    /// Submits an encoder and waits until the device is done.
+    /// Submits an encoder and waits until the device is done, or lost.
+    ///
+    /// # Panics
+    /// If wgpu finds the commands invalid on a device that is not lost.
     pub fn submit(&self, encoder: wgpu::CommandEncoder) {
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         self.queue.submit([encoder.finish()]);
         // Fails only if the device is lost, and then reading back says so.
         let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+        if let Some(error) = pollster::block_on(scope.pop()) {
+            assert!(check_alive(&self.device).is_err(), "{error}");
+        }
     }
 
     /// The contents of a buffer; `None` if the device is lost.
     pub fn read<T: Pod>(&self, buffer: &wgpu::Buffer) -> Option<Vec<T>> {
+        check_alive(&self.device).ok()?;
         let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("readback"),
             size: buffer.size(),
@@ -183,12 +192,16 @@ pub fn choose_adapter(choice: &AdapterChoice) -> Result<wgpu::Adapter, OpenError
     let index = match &choice.name {
         None => 0,
         Some(wanted) => {
+            let wanted = wanted.trim();
             let lower = wanted.to_lowercase();
-            let by_number = wanted.parse().ok().filter(|&number: &usize| number < adapters.len());
-            let by_name =
-                || adapters.iter().position(|adapter| adapter.get_info().name.to_lowercase().contains(&lower));
-            by_number.or_else(by_name).ok_or_else(|| OpenError::NoSuchAdapter {
-                wanted: wanted.clone(),
+            let named = |adapter: &wgpu::Adapter| adapter.get_info().name.to_lowercase().contains(&lower);
+            let found = match wanted.bytes().all(|byte| byte.is_ascii_digit()) {
+                // Part of a name may be empty or a number, too, but that is not what is meant.
+                true => wanted.parse().ok().filter(|&number: &usize| number < adapters.len()),
+                false => adapters.iter().position(named),
+            };
+            found.ok_or_else(|| OpenError::NoSuchAdapter {
+                wanted: wanted.to_owned(),
                 known: adapters.iter().map(|adapter| adapter.get_info().name).collect::<Vec<_>>().join(", "),
             })?
         }

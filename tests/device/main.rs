@@ -11,6 +11,7 @@ mod determinism;
 mod dispatches;
 mod driver;
 mod engine;
+mod faults;
 mod formats;
 mod golden;
 mod grid;

@@ -16,6 +16,10 @@ impl KvCache {
     /// which they were begun. The upload is as long as the batch, whatever the context. Kernels for clears and copies that
     /// were not [warmed up](Self::warm_up) are compiled here.
     ///
+    /// A plan may be begun several times before its manager commits it, as several caches of one manager do. What is
+    /// recorded into an encoder or a pass of another device, wgpu refuses when that encoder is finished, and tells it to
+    /// that device.
+    ///
     /// # Errors
     /// [`GpuError::Argument`] for a plan of another layout, one that was not made by [`new_plan`](Self::new_plan), or one
     /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`] for one larger than a dispatch or a
@@ -24,6 +28,11 @@ impl KvCache {
         self.maker.check()?;
         if !plan.fits(self.layout()) {
             return Err(ArgumentError::other_cache("plan").into());
+        }
+        if plan.is_step_open() == Some(false) {
+            let problem = "is of a step that was committed or rolled back, so its blocks may be others' by now; \
+                           begin it before its manager closes it, or reserve a new one";
+            return Err(ArgumentError::new("plan", problem).into());
         }
         let (given, expected) = (plan.schedule(), self.schedule());
         if given != expected {

@@ -12,7 +12,7 @@ use crate::gpu::value::ClearValue;
 use crate::layout::UNIT_BYTES;
 use crate::plan::{BlockCopy, StepHeader};
 
-/// Words in front of a list that travels without a step.
+/// Words before a list that travels without a step.
 const HEADER_WORDS: u32 = (size_of::<StepHeader>() / 4) as u32;
 
 /// Dispatches over all head shards of all layers, checked and ready to be recorded.
@@ -32,7 +32,7 @@ impl BlockWork<'_> {
 
 impl KvCache {
     /// Compiles the kernels of a step's copies and clears, which are otherwise compiled when they are first needed, so that
-    /// no token waits for them. Without forks, a prefix cache or scrubbing they are never needed;
+    /// no token waits for them. Without forks, a prefix cache or cleared blocks they are never needed;
     /// [`Attention::warm_up`](crate::gpu::Attention::warm_up) compiles the others.
     ///
     /// # Errors

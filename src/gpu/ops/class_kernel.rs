@@ -47,7 +47,7 @@ impl ClassKernel {
             Some(window) if spec.causal => {
                 (work.num_tiles, work.window_splits(self.shape.tokens(), window, split_tokens))
             }
-            // All keys behind the window's start are seen.
+            // All keys past the window's start are seen.
             Some(_) => (work.num_tiles, work.max_tile_items),
         };
         if splits > profile.max_workgroups_per_dim {

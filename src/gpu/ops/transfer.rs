@@ -99,7 +99,7 @@ impl KvCache {
 
     /// Records the export of one layer's K and V: every pair's block of ours is written to its block of `pool`.
     ///
-    /// Blocks that no pair names stay as they are. Slots that nobody has written come out as whatever their bits mean,
+    /// Blocks that no pair names stay as they are. Slots that were never written come out as whatever their bits mean,
     /// NaN perhaps: the lengths tell which they are. 16-bit elements are rounded to nearest even.
     ///
     /// # Errors
