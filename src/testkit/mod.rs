@@ -3,12 +3,14 @@
 //! Part of the feature `testkit`, and outside of semantic versioning. Engines bring their own device.
 
 mod draw;
+mod engine;
 mod gpu;
 mod scenario;
 mod skip;
 mod steps;
 
 pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};
+pub use engine::{Request, StepIo, TestEngine};
 pub use gpu::{AdapterChoice, Gpu, GpuOptions, OpenError, adapters, choose_adapter, describe_driver};
 pub use scenario::Tolerances;
 pub use scenario::{Fault, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict};

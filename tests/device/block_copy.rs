@@ -1,6 +1,6 @@
 //! Whole blocks on the device: copied before the first append, overwritten when nobody may see what they held.
 
-use crate::common::story::{Teller, config, cut_by_heads, narrow, words};
+use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::{fill_pools, gpu, pool_words};
 use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
@@ -104,45 +104,45 @@ fn a_fork_that_is_written_gets_a_copy_and_both_go_on_as_if_they_had_been_alone()
     let Some(gpu) = gpu() else { return };
     for format in [KvDtype::F16, KvDtype::Int8, KvDtype::Int4] {
         let config = config(format, 64);
-        let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
-        assert_eq!(teller.cache.head_shards(0).unwrap().len(), 3);
+        let mut engine = small_engine(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
+        assert_eq!(engine.cache.head_shards(0).unwrap().len(), 3);
         let scope = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let mut a = teller.alone(&words(20));
-        let mut b = teller.fork(&a);
-        assert_eq!(teller.used(), 2);
-        teller.tell(&mut [(&mut b, &[1])]);
-        assert_eq!((teller.used(), teller.plan.copies().len()), (3, 1));
-        let copy = teller.plan.copies()[0];
-        teller.tell(&mut [(&mut a, &[2])]);
+        let a = engine.seq_of(&words(20));
+        let b = engine.fork(a);
+        assert_eq!(engine.used(), 2);
+        engine.step(&[(b, &[1])]);
+        assert_eq!((engine.used(), engine.plan.copies().len()), (3, 1));
+        let copy = engine.plan.copies()[0];
+        engine.step(&[(a, &[2])]);
         // The last owner writes in place.
-        assert_eq!((teller.used(), teller.plan.copies().len()), (3, 0));
+        assert_eq!((engine.used(), engine.plan.copies().len()), (3, 0));
         assert!(pollster::block_on(scope.pop()).is_none());
 
         // Q07: the tokens that both have are the same bits.
-        let row_of = |teller: &Teller, block: u32| -> Vec<u32> {
-            let head_shard = &teller.cache.head_shards(1).unwrap()[2];
+        let row_of = |engine: &TestEngine, block: u32| -> Vec<u32> {
+            let head_shard = &engine.cache.head_shards(1).unwrap()[2];
             let pool: Vec<u32> = gpu.read(&head_shard.k).unwrap();
             let block_words = pool.len() / 64;
             pool[block as usize * block_words..][..4 * block_words / 16].to_vec()
         };
-        assert_eq!(row_of(&teller, copy.source), row_of(&teller, copy.target), "{format}");
+        assert_eq!(row_of(&engine, copy.source), row_of(&engine, copy.target), "{format}");
 
-        let seen = [teller.look(&mut a, 3), teller.look(&mut b, 3)];
+        let seen = [engine.look(a, 3), engine.look(b, 3)];
         assert_ne!(seen[0], seen[1]);
-        teller.manager.release(a.seq).unwrap();
-        let again = teller.look(&mut b, 4);
-        for (last, story) in [(2, &seen[0]), (1, &seen[1])] {
-            let mut alone = teller.alone(&words(20));
-            teller.tell(&mut [(&mut alone, &[last])]);
-            assert_eq!(*story, teller.look(&mut alone, 3), "{format}: not as alone");
+        engine.manager.release(a).unwrap();
+        let again = engine.look(b, 4);
+        for (last, bits) in [(2, &seen[0]), (1, &seen[1])] {
+            let alone = engine.seq_of(&words(20));
+            engine.step(&[(alone, &[last])]);
+            assert_eq!(*bits, engine.look(alone, 3), "{format}: not as alone");
             if last == 1 {
-                assert_eq!(again, teller.look(&mut alone, 4), "{format}: a freed block was needed");
+                assert_eq!(again, engine.look(alone, 4), "{format}: a freed block was needed");
             }
-            teller.manager.release(alone.seq).unwrap();
+            engine.manager.release(alone).unwrap();
         }
-        teller.manager.release(b.seq).unwrap();
-        assert_eq!(teller.used(), 0);
-        teller.manager.check_invariants().unwrap();
+        engine.manager.release(b).unwrap();
+        assert_eq!(engine.used(), 0);
+        engine.manager.check_invariants().unwrap();
     }
 }
 
@@ -151,40 +151,39 @@ fn a_cut_into_a_shared_block_leaves_the_other_owner_alone() {
     // P11
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 10);
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-    let mut a = teller.alone(&words(32));
-    let mut b = teller.fork(&a);
-    teller.manager.truncate(b.seq, 20).unwrap();
-    b.words.truncate(20);
-    teller.tell(&mut [(&mut b, &[7])]);
-    assert_eq!((teller.used(), teller.plan.copies().len()), (3, 1));
-    let (seen_a, seen_b) = (teller.look(&mut a, 8), teller.look(&mut b, 8));
-    let mut alone = teller.alone(&words(32));
-    assert_eq!(seen_a, teller.look(&mut alone, 8));
-    let mut alone = teller.alone(&words(20));
-    teller.tell(&mut [(&mut alone, &[7])]);
-    assert_eq!(seen_b, teller.look(&mut alone, 8));
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(32));
+    let b = engine.fork(a);
+    engine.truncate(b, 20);
+    engine.step(&[(b, &[7])]);
+    assert_eq!((engine.used(), engine.plan.copies().len()), (3, 1));
+    let (seen_a, seen_b) = (engine.look(a, 8), engine.look(b, 8));
+    let alone = engine.seq_of(&words(32));
+    assert_eq!(seen_a, engine.look(alone, 8));
+    let alone = engine.seq_of(&words(20));
+    engine.step(&[(alone, &[7])]);
+    assert_eq!(seen_b, engine.look(alone, 8));
 }
 
 #[test]
 fn steps_with_copies_may_share_a_submit() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 12);
-    let mut teller = Teller::new(&gpu, &DeviceProfile::of(&gpu.device), &config, &ManagerOptions::default());
-    let mut a = teller.alone(&words(20));
-    let (mut b, mut c) = (teller.fork(&a), teller.fork(&a));
-    let mut encoder = teller.encoder();
-    teller.record(&mut encoder, &mut [(&mut b, &[1]), (&mut a, &[2])]);
-    let mut d = teller.fork(&b);
-    teller.record(&mut encoder, &mut [(&mut d, &[3]), (&mut c, &[4])]);
-    assert!(!teller.plan.copies().is_empty());
+    let mut engine = small_engine(&gpu, &DeviceProfile::of(&gpu.device), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(20));
+    let (b, c) = (engine.fork(a), engine.fork(a));
+    let mut encoder = engine.encoder();
+    engine.record_step(&mut encoder, &[(b, &[1]), (a, &[2])]);
+    let d = engine.fork(b);
+    engine.record_step(&mut encoder, &[(d, &[3]), (c, &[4])]);
+    assert!(!engine.plan.copies().is_empty());
     gpu.submit(encoder);
-    for (story, tail) in [(&mut a, &[2][..]), (&mut b, &[1]), (&mut c, &[4]), (&mut d, &[1, 3])] {
-        let seen = teller.look(story, 9);
-        let mut alone = teller.alone(&words(20));
-        tail.iter().for_each(|&word| drop(teller.tell(&mut [(&mut alone, &[word])])));
-        assert_eq!(seen, teller.look(&mut alone, 9), "{tail:?}");
-        teller.manager.release(alone.seq).unwrap();
+    for (story, tail) in [(a, &[2][..]), (b, &[1]), (c, &[4]), (d, &[1, 3])] {
+        let seen = engine.look(story, 9);
+        let alone = engine.seq_of(&words(20));
+        tail.iter().for_each(|&word| drop(engine.step(&[(alone, &[word])])));
+        assert_eq!(seen, engine.look(alone, 9), "{tail:?}");
+        engine.manager.release(alone).unwrap();
     }
 }
 
@@ -192,16 +191,15 @@ fn steps_with_copies_may_share_a_submit() {
 fn a_copy_that_did_not_happen_is_noticed() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 8);
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-    let a = teller.alone(&words(20));
-    let mut b = teller.fork(&a);
-    teller.tell(&mut [(&mut b, &[1])]);
-    let target = teller.plan.copies()[0].target;
-    let right = teller.look(&mut b, 3);
-    teller.fill(&[target], ClearValue::Zeros);
-    teller.manager.truncate(b.seq, 21).unwrap();
-    b.words.truncate(21);
-    assert_ne!(right, teller.look(&mut b, 3));
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(20));
+    let b = engine.fork(a);
+    engine.step(&[(b, &[1])]);
+    let target = engine.plan.copies()[0].target;
+    let right = engine.look(b, 3);
+    engine.clear(&[target], ClearValue::Zeros);
+    engine.truncate(b, 21);
+    assert_ne!(right, engine.look(b, 3));
 }
 
 #[test]
@@ -238,39 +236,39 @@ fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 64);
     let options = ManagerOptions::default().with_scrub(true);
-    let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &options);
-    let holds = |teller: &Teller, blocks: &[u32], word: u32| {
-        let all = pool_words(&gpu, &teller.cache);
-        all == model_fill(&teller.cache, &all, blocks, word)
+    let mut engine = small_engine(&gpu, &cut_by_heads(&gpu, &config), &config, &options);
+    let holds = |engine: &TestEngine, blocks: &[u32], word: u32| {
+        let all = pool_words(&gpu, &engine.cache);
+        all == model_fill(&engine.cache, &all, blocks, word)
     };
 
     // Released, reported once, cleared.
-    let a = teller.alone(&words(32));
-    let blocks = teller.manager.block_table(a.seq).unwrap().to_vec();
-    assert!(!holds(&teller, &blocks, 0));
-    teller.manager.release(a.seq).unwrap();
+    let a = engine.seq_of(&words(32));
+    let blocks = engine.manager.block_table(a).unwrap().to_vec();
+    assert!(!holds(&engine, &blocks, 0));
+    engine.manager.release(a).unwrap();
     let mut scrubs = Vec::new();
-    teller.manager.take_scrubs(&mut scrubs);
-    teller.fill(&scrubs, ClearValue::Zeros);
+    engine.manager.take_scrubs(&mut scrubs);
+    engine.clear(&scrubs, ClearValue::Zeros);
     assert!(blocks.iter().all(|block| scrubs.contains(block)));
-    assert!(holds(&teller, &blocks, 0));
+    assert!(holds(&engine, &blocks, 0));
 
     // Released and handed out again before anyone scrubbed: the step itself does it, here with poison.
     let mut all = Vec::new();
-    while teller.manager.num_free_blocks() > 0 {
-        all.push(teller.alone(&words(128)));
+    while engine.manager.num_free_blocks() > 0 {
+        all.push(engine.seq_of(&words(128)));
     }
     let a = all.swap_remove(3);
-    teller.manager.release(a.seq).unwrap();
-    teller.cache.set_clear_value(ClearValue::Poison);
-    let mut b = teller.alone(&words(1));
-    let [block] = teller.manager.block_table(b.seq).unwrap() else { panic!("one block") };
-    assert_eq!(teller.plan.clears(), [*block]);
-    let pool: Vec<u32> = gpu.read(&teller.cache.head_shards(1).unwrap()[1].k).unwrap();
+    engine.manager.release(a).unwrap();
+    engine.cache.set_clear_value(ClearValue::Poison);
+    let b = engine.seq_of(&words(1));
+    let [block] = engine.manager.block_table(b).unwrap() else { panic!("one block") };
+    assert_eq!(engine.plan.clears(), [*block]);
+    let pool: Vec<u32> = gpu.read(&engine.cache.head_shards(1).unwrap()[1].k).unwrap();
     let pool_block = &pool[*block as usize * pool.len() / 64..][..pool.len() / 64];
     let row = pool_block.len() / 16;
     assert!(pool_block[..row].iter().all(|&word| word != u32::MAX), "the clear came after the append");
     assert!(pool_block[row..].iter().all(|&word| word == u32::MAX), "old data is left");
     // And what is poison reaches no output.
-    assert!(teller.look(&mut b, 5).iter().all(|&bits| f32::from_bits(bits).is_finite()));
+    assert!(engine.look(b, 5).iter().all(|&bits| f32::from_bits(bits).is_finite()));
 }

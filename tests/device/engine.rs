@@ -2,15 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{assert_near, fill_pools, gpu, pool_words, profiles, with_splits};
-use wgpu_paged_attention::blocks::{CacheManager, SeqId};
+use crate::common::engine::{Request, TestEngine};
+use crate::common::{gpu, pool_words, profiles, with_splits};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::LayoutError;
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError,
-    KvCache, LaneComm, Step,
+    AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache, LaneComm,
 };
-use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
 use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec};
 use wgpu_paged_attention::wgpu;
@@ -19,91 +17,42 @@ const HEADS: u32 = 2;
 const DIM: u32 = 16;
 const ROW: usize = (HEADS * DIM) as usize;
 
-fn layout(num_blocks: u32) -> KvLayout {
-    let config =
-        CacheConfig::new(2, HEADS, DIM).with_num_blocks(num_blocks).with_max_seq_len(256).with_max_sequences(8);
-    config.with_kv_dtype(KvDtype::F32).layout().unwrap()
+fn config(num_blocks: u32) -> CacheConfig {
+    let config = CacheConfig::new(2, HEADS, DIM).with_kv_dtype(KvDtype::F32).with_num_blocks(num_blocks);
+    config.with_max_seq_len(256).with_max_sequences(8)
 }
 
-/// A cache, its manager and an attention with as many query heads as KV heads.
-struct Engine<'a> {
-    gpu: &'a Gpu,
-    cache: KvCache,
-    appender: Appender,
-    attention: Attention,
-    manager: CacheManager,
-    plan: StepPlan,
-}
-
-impl<'a> Engine<'a> {
-    fn new(gpu: &'a Gpu, num_blocks: u32) -> Self {
-        let layout = layout(num_blocks);
-        let cache = KvCache::new(&gpu.device, &layout).unwrap();
-        fill_pools(gpu, &cache, u32::MAX);
-        let appender = cache.appender(AppendSpec::new()).unwrap();
-        let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
-        let (manager, plan) = (CacheManager::new(&layout).unwrap(), cache.new_plan());
-        Self { gpu, cache, appender, attention, manager, plan }
-    }
-
-    /// Reserves tokens, records both layers and commits; the work is left in `encoder`. Returns the output's buffer.
-    fn step(&mut self, encoder: &mut wgpu::CommandEncoder, requests: &[(SeqId, u32)], v: &[f32]) -> wgpu::Buffer {
-        self.manager.reserve(requests, &mut self.plan).unwrap();
-        let step = self.cache.begin_step(encoder, &self.plan).unwrap();
-        let out = self.record(encoder, &step, v);
-        self.manager.commit(&mut self.plan).unwrap();
-        out
-    }
-
-    fn record(&self, encoder: &mut wgpu::CommandEncoder, step: &Step, v: &[f32]) -> wgpu::Buffer {
-        let k = self.gpu.storage("k", &vec![0.0_f32; v.len()]);
-        let (v, q) = (self.gpu.storage("v", v), self.gpu.storage("q", &vec![1.0_f32; v.len()]));
-        let out = self.gpu.storage("out", &vec![123.0_f32; step.num_rows() as usize * ROW]);
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        for layer in 0..2 {
-            let io = AppendIo::new(k.slice(..), v.slice(..));
-            self.cache.append(&mut pass, &self.appender, step, layer, io).unwrap();
-            let io = AttentionIo::new(q.slice(..), out.slice(..));
-            self.cache.attend(&mut pass, &self.attention, step, layer, io).unwrap();
-        }
-        out
-    }
-
-    fn encoder(&self) -> wgpu::CommandEncoder {
-        self.gpu.device.create_command_encoder(&Default::default())
-    }
-}
-
-/// V of tokens `range`, each holding its position.
-fn positions(range: std::ops::Range<u32>) -> Vec<f32> {
-    range.flat_map(|position| vec![position as f32; ROW]).collect()
+fn engine(gpu: &Gpu) -> TestEngine {
+    TestEngine::plain(gpu, &config(8), HEADS)
 }
 
 #[test]
 fn a_step_recorded_into_a_later_encoder_stays_right_after_it_is_dropped() {
     let Some(gpu) = gpu() else { return };
-    let mut engine = Engine::new(&gpu, 8);
-    let (a, b) = (engine.manager.create_sequence().unwrap(), engine.manager.create_sequence().unwrap());
+    let mut engine = engine(&gpu);
+    let (a, b) = (engine.seq(), engine.seq());
     let (mut begun, mut recorded) = (engine.encoder(), engine.encoder());
-    engine.manager.reserve(&[(a, 3)], &mut engine.plan).unwrap();
-    let step = engine.cache.begin_step(&mut begun, &engine.plan).unwrap();
+    let request: [Request<'_>; 1] = [(a, &[1, 2, 3])];
+    let io = engine.io(&request);
+    engine.reserve(&request);
+    let step = engine.begin(&mut begun);
     gpu.submit(begun);
-    let out = engine.record(&mut recorded, &step, &positions(0..3));
-    engine.manager.commit(&mut engine.plan).unwrap();
+    engine.record(&mut recorded, &step, &io);
+    engine.commit(&request);
     drop(step);
     // would take the first step's words, if they came back too early
     let mut other = engine.encoder();
-    engine.step(&mut other, &[(b, 2)], &positions(7..9));
+    engine.record_step(&mut other, &[(b, &[7, 8])]);
     gpu.submit(recorded);
     gpu.submit(other);
-    let out: Vec<f32> = gpu.read(&out).unwrap();
-    assert_near(&out[2 * ROW..], |_| 1.0, 1e-6);
+    let outs: Vec<_> = io.into_iter().map(|io| io.out).collect();
+    engine.assert_right(&engine.read(&outs), &[(a, 0), (a, 1), (a, 2)]);
 }
 
 #[test]
 fn threads_may_begin_steps_while_another_polls() {
     let Some(gpu) = gpu() else { return };
-    let engine = Engine::new(&gpu, 8);
+    let engine = engine(&gpu);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -128,9 +77,11 @@ fn threads_may_begin_steps_while_another_polls() {
 #[test]
 fn a_pool_of_the_cache_is_no_argument() {
     let Some(gpu) = gpu() else { return };
-    let mut engine = Engine::new(&gpu, 8);
-    let seq = engine.manager.create_sequence().unwrap();
-    engine.manager.reserve(&[(seq, 2)], &mut engine.plan).unwrap();
+    let mut engine = engine(&gpu);
+    let seq = engine.seq();
+    let request: [Request<'_>; 1] = [(seq, &[1, 2])];
+    let io = engine.io(&request);
+    engine.reserve(&request);
     let before = pool_words(&gpu, &engine.cache);
     let mut encoder = engine.encoder();
     let step = engine.cache.begin_step(&mut encoder, &engine.plan).unwrap();
@@ -150,20 +101,21 @@ fn a_pool_of_the_cache_is_no_argument() {
 
     // and the same step can still be recorded right
     let mut encoder = engine.encoder();
-    let out = engine.record(&mut encoder, &step, &positions(0..2));
+    engine.record(&mut encoder, &step, &io);
     gpu.submit(encoder);
-    assert_near(&gpu.read::<f32>(&out).unwrap(), |at| (at / ROW) as f32 / 2.0, 1e-6);
+    engine.commit(&request);
+    let outs: Vec<_> = io.into_iter().map(|io| io.out).collect();
+    engine.assert_right(&engine.read(&outs), &[(seq, 0), (seq, 1)]);
 }
 
 #[test]
 fn plans_steps_and_attentions_of_another_cache_are_refused() {
     let Some(gpu) = gpu() else { return };
-    let mut one = Engine::new(&gpu, 8);
-    let twin = Engine::new(&gpu, 8);
-    let seq = one.manager.create_sequence().unwrap();
-    one.manager.reserve(&[(seq, 1)], &mut one.plan).unwrap();
+    let (mut one, twin) = (engine(&gpu), engine(&gpu));
+    let seq = one.seq();
+    one.reserve(&[(seq, &[1])]);
     let mut encoder = one.encoder();
-    let smaller = KvCache::new(&gpu.device, &layout(4)).unwrap();
+    let smaller = KvCache::new(&gpu.device, &config(4).layout().unwrap()).unwrap();
     let error = smaller.begin_step(&mut encoder, &one.plan).unwrap_err();
     assert!(error.to_string().starts_with("plan was made for another cache"), "{error}");
     let mut own_splits = StepPlan::new(Schedule { split_tokens: 3, ..one.cache.schedule() });
@@ -187,7 +139,7 @@ fn plans_steps_and_attentions_of_another_cache_are_refused() {
 fn attentions_and_profiles_that_make_no_sense_are_refused() {
     // R11
     let Some(gpu) = gpu() else { return };
-    let engine = Engine::new(&gpu, 8);
+    let engine = engine(&gpu);
     for num_q_heads in [0, 1, 3] {
         let error = engine.cache.attention(AttentionSpec::new(num_q_heads)).unwrap_err();
         assert!(error.to_string().starts_with(&format!("num_q_heads is {num_q_heads}, not")), "{error}");
@@ -198,7 +150,7 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
     }
     let profile = DeviceProfile::of(&gpu.device);
     let refused = |profile: &DeviceProfile| {
-        let error = KvCache::with_profile(&gpu.device, &layout(8), profile.clone()).unwrap_err();
+        let error = KvCache::with_profile(&gpu.device, &config(8).layout().unwrap(), profile.clone()).unwrap_err();
         assert!(matches!(error, GpuError::Spec(_)), "{error}");
     };
     refused(&with_splits(&profile, 0));
@@ -215,7 +167,7 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
 
     // a split as long as the longest row needs more loop rounds than this many
     let tight = DeviceProfile { max_loop_rounds: 10, ..profile };
-    let cache = KvCache::with_profile(&gpu.device, &layout(8), tight).unwrap();
+    let cache = KvCache::with_profile(&gpu.device, &config(8).layout().unwrap(), tight).unwrap();
     let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
     let mut plan = cache.new_plan();
     let tables = RawTables::new(Tables::Dense { block_table: &[0; 8], max_blocks: 8, seq_lens: &[128] });

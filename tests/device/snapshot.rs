@@ -2,38 +2,38 @@
 
 use crate::common;
 
+use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::gpu;
-use crate::common::story::{Story, Teller, config, cut_by_heads, narrow, words};
-use wgpu_paged_attention::blocks::{Domain, ManagerOptions};
+use wgpu_paged_attention::blocks::{Domain, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::gpu::{DeviceProfile, SwapInError};
 use wgpu_paged_attention::host::distinct_blocks;
 use wgpu_paged_attention::host::snapshot::{Snapshot, SnapshotError};
 use wgpu_paged_attention::testkit::Gpu;
 
-fn save(teller: &Teller, stories: &[&Story]) -> Snapshot {
-    let records: Vec<_> = stories.iter().map(|story| teller.manager.export_sequence(story.seq).unwrap()).collect();
-    let mut encoder = teller.encoder();
-    let out = teller.cache.swap_out(&mut encoder, &distinct_blocks(&records)).unwrap();
-    teller.gpu.submit(encoder);
+fn save(engine: &TestEngine, seqs: &[SeqId]) -> Snapshot {
+    let records: Vec<_> = seqs.iter().map(|&seq| engine.manager.export_sequence(seq).unwrap()).collect();
+    let mut encoder = engine.encoder();
+    let out = engine.cache.swap_out(&mut encoder, &distinct_blocks(&records)).unwrap();
+    engine.gpu.submit(encoder);
     Snapshot::new(&records, &out.read().unwrap()).unwrap()
 }
 
-/// The stories in another cache, in the order in which they were saved.
-fn load(teller: &mut Teller, snapshot: &Snapshot, stories: &[&Story]) -> Vec<Story> {
-    let (records, blocks) = snapshot.fit(teller.cache.layout()).unwrap();
-    let mut encoder = teller.encoder();
-    let seqs = teller.cache.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &blocks).unwrap();
-    teller.gpu.submit(encoder);
-    seqs.into_iter().zip(stories).map(|(seq, story)| Story { seq, words: story.words.clone() }).collect()
+/// The sequences in another cache, in the order in which they were saved.
+fn load(engine: &mut TestEngine, snapshot: &Snapshot) -> Vec<SeqId> {
+    let (records, blocks) = snapshot.fit(engine.cache.layout()).unwrap();
+    let mut encoder = engine.encoder();
+    let seqs = engine.cache.swap_in_sequences(&mut encoder, &mut engine.manager, &records, &blocks).unwrap();
+    engine.gpu.submit(encoder);
+    seqs
 }
 
-/// Two branches of 41 tokens that share 40, and a story of its own.
-fn three_stories(teller: &mut Teller) -> [Story; 3] {
-    let mut a = teller.alone(&words(40));
-    let mut b = teller.fork(&a);
-    teller.tell(&mut [(&mut a, &[1]), (&mut b, &[2])]);
-    [a, b, teller.alone(&words(5))]
+/// Two branches of 41 tokens that share 40, and a sequence of its own.
+fn three_sequences(engine: &mut TestEngine) -> [SeqId; 3] {
+    let a = engine.seq_of(&words(40));
+    let b = engine.fork(a);
+    engine.step(&[(a, &[1]), (b, &[2])]);
+    [a, b, engine.seq_of(&words(5))]
 }
 
 fn other_caches(gpu: &Gpu, format: KvDtype) -> Vec<(CacheConfig, DeviceProfile, u32)> {
@@ -60,28 +60,26 @@ fn sequences_go_on_in_another_cache_as_they_would_have_in_their_own() {
     let Some(gpu) = gpu() else { return };
     for format in [KvDtype::F16, KvDtype::Int8, KvDtype::Int4] {
         let config = config(format, 64);
-        let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-        let mut stories = three_stories(&mut teller);
-        let [a, b, c] = &stories;
-        let bytes = save(&teller, &[a, b, c]).to_bytes().unwrap();
+        let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+        let seqs = three_sequences(&mut engine);
+        let bytes = save(&engine, &seqs).to_bytes().unwrap();
         let snapshot = Snapshot::from_bytes(&bytes).unwrap();
-        assert_eq!(snapshot, save(&teller, &[a, b, c]));
+        assert_eq!(snapshot, save(&engine, &seqs));
         let caches = other_caches(&gpu, format);
         // The other formats go the same way.
         for (config, profile, used) in caches.into_iter().take(if format == KvDtype::Int8 { 5 } else { 2 }) {
-            let mut other = Teller::new(&gpu, &profile, &config, &ManagerOptions::default());
-            let mut back = load(&mut other, &snapshot, &[&stories[0], &stories[1], &stories[2]]);
+            let mut other = small_engine(&gpu, &profile, &config, &ManagerOptions::default());
+            let back = load(&mut other, &snapshot);
             let at = format!("{format} in blocks of {}", other.cache.layout().block_size());
             assert_eq!(other.used(), used, "{at}");
             other.manager.check_invariants().unwrap();
             // Saved again, it is the same but for the pages.
-            let again = save(&other, &[&back[0], &back[1], &back[2]]);
+            let again = save(&other, &back);
             assert!(again.data_bytes() >= snapshot.data_bytes() && again.records().len() == 3, "{at}");
-            let seen: Vec<_> = back.iter_mut().map(|story| other.look(story, 9)).collect();
-            for (story, seen) in stories.iter_mut().zip(&seen) {
-                assert_eq!(*seen, teller.look(story, 9), "{at}");
-                teller.manager.truncate(story.seq, story.words.len() as u32 - 1).unwrap();
-                story.words.pop();
+            let seen: Vec<_> = back.iter().map(|&seq| other.look(seq, 9)).collect();
+            for (&seq, seen) in seqs.iter().zip(&seen) {
+                assert_eq!(*seen, engine.look(seq, 9), "{at}");
+                engine.truncate(seq, engine.manager.seq_len(seq).unwrap() - 1);
             }
             assert_ne!(seen[0], seen[1]);
         }
@@ -92,18 +90,18 @@ fn sequences_go_on_in_another_cache_as_they_would_have_in_their_own() {
 fn a_byte_of_content_that_is_wrong_would_show() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 64);
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-    let mut a = teller.alone(&words(20));
-    let snapshot = save(&teller, &[&a]);
-    let (records, blocks) = snapshot.fit(teller.cache.layout()).unwrap();
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(20));
+    let snapshot = save(&engine, &[a]);
+    let (records, blocks) = snapshot.fit(engine.cache.layout()).unwrap();
     // The two blocks the wrong way round.
-    let imported = teller.manager.import_sequences(&records).unwrap();
+    let imported = engine.manager.import_sequences(&records).unwrap();
     let pairs: Vec<_> = imported.blocks.iter().map(|&(old, new)| (1 - old, new)).collect();
-    let mut encoder = teller.encoder();
-    teller.cache.swap_in(&mut encoder, &blocks, &pairs).unwrap();
+    let mut encoder = engine.encoder();
+    engine.cache.swap_in(&mut encoder, &blocks, &pairs).unwrap();
     gpu.submit(encoder);
-    let mut wrong = Story { seq: imported.sequences[0], words: a.words.clone() };
-    assert_ne!(teller.look(&mut wrong, 9), teller.look(&mut a, 9));
+    let wrong = imported.sequences[0];
+    assert_ne!(engine.look(wrong, 9), engine.look(a, 9));
 }
 
 #[test]
@@ -112,16 +110,15 @@ fn tokens_and_domains_come_along_and_are_found_again() {
     let config = config(KvDtype::F16, 64);
     let options = ManagerOptions::default().with_prefix_cache(true);
     let (alice, bob) = (Domain::default().with_salt(b"alice"), Domain::default().with_salt(b"bob"));
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &options);
-    let (seq, _) = teller.manager.create_sequence_with_tokens(&words(33), &alice).unwrap();
-    let mut a = Story { seq, words: Vec::new() };
-    teller.tell(&mut [(&mut a, &words(33))]);
-    let snapshot = save(&teller, &[&a]);
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &options);
+    let (a, _) = engine.manager.create_sequence_with_tokens(&words(33), &alice).unwrap();
+    engine.step(&[(a, &words(33))]);
+    let snapshot = save(&engine, &[a]);
     assert_eq!(snapshot.records()[0].tokens.as_deref(), Some(&words(33)[..]));
 
-    let mut other = Teller::new(&gpu, &narrow(&gpu), &config, &options);
-    let mut back = load(&mut other, &snapshot, &[&a]);
-    other.look(&mut back[0], 9);
+    let mut other = small_engine(&gpu, &narrow(&gpu), &config, &options);
+    let back = load(&mut other, &snapshot);
+    other.look(back[0], 9);
     assert_eq!(other.manager.cached_tokens(&words(40), &alice), 32);
     assert_eq!(other.manager.cached_tokens(&words(40), &bob), 0);
 }
@@ -130,18 +127,18 @@ fn tokens_and_domains_come_along_and_are_found_again() {
 fn what_does_not_fit_leaves_cache_and_manager_as_they_were() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 6);
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-    let a = teller.alone(&words(60));
-    let snapshot = save(&teller, &[&a]);
-    let before = common::pool_words(&gpu, &teller.cache);
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(60));
+    let snapshot = save(&engine, &[a]);
+    let before = common::pool_words(&gpu, &engine.cache);
     // Four blocks are in use, two are free.
-    let (records, blocks) = snapshot.fit(teller.cache.layout()).unwrap();
-    let mut encoder = teller.encoder();
-    let error = teller.cache.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &blocks).unwrap_err();
+    let (records, blocks) = snapshot.fit(engine.cache.layout()).unwrap();
+    let mut encoder = engine.encoder();
+    let error = engine.cache.swap_in_sequences(&mut encoder, &mut engine.manager, &records, &blocks).unwrap_err();
     assert!(matches!(error, SwapInError::Manager(_)), "{error}");
     gpu.submit(encoder);
-    assert_eq!((teller.used(), teller.manager.num_sequences()), (4, 1));
-    assert!(before == common::pool_words(&gpu, &teller.cache));
+    assert_eq!((engine.used(), engine.manager.num_sequences()), (4, 1));
+    assert!(before == common::pool_words(&gpu, &engine.cache));
 
     let fit = |config: CacheConfig| snapshot.fit(&config.layout().unwrap()).unwrap_err();
     let small = fit(config.clone().with_num_blocks(3));

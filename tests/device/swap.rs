@@ -1,8 +1,8 @@
 //! Blocks out to host memory and back: bit for bit, in whatever head shards, and shared as they were.
 
-use crate::common::story::{Story, Teller, config, cut_by_heads, narrow, words};
+use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::{gpu, pool_words};
-use wgpu_paged_attention::blocks::{ManagerOptions, SequenceRecord};
+use wgpu_paged_attention::blocks::{ManagerOptions, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ClearValue, DeviceError, GpuError, KvCache, SwapInError, SwapOut};
 use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
@@ -21,8 +21,8 @@ fn swap_in(gpu: &Gpu, cache: &KvCache, host: &HostBlocks, pairs: &[(u32, u32)]) 
     gpu.submit(encoder);
 }
 
-fn records(teller: &Teller, stories: &[&Story]) -> Vec<SequenceRecord> {
-    stories.iter().map(|story| teller.manager.export_sequence(story.seq).unwrap()).collect()
+fn records(engine: &TestEngine, seqs: &[SeqId]) -> Vec<SequenceRecord> {
+    seqs.iter().map(|&seq| engine.manager.export_sequence(seq).unwrap()).collect()
 }
 
 #[test]
@@ -31,40 +31,39 @@ fn sequences_come_back_bit_for_bit_and_share_what_they_shared() {
     let Some(gpu) = gpu() else { return };
     for format in [KvDtype::F16, KvDtype::Fp8, KvDtype::Int4] {
         let config = config(format, 64);
-        let mut teller = Teller::new(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
-        let mut a = teller.alone(&words(36));
-        let mut b = teller.fork(&a);
-        teller.tell(&mut [(&mut b, &[1]), (&mut a, &[2])]);
-        let mut stays = teller.fork(&a);
-        let used = teller.used();
-        let records = records(&teller, &[&a, &b]);
+        let mut engine = small_engine(&gpu, &cut_by_heads(&gpu, &config), &config, &ManagerOptions::default());
+        let a = engine.seq_of(&words(36));
+        let b = engine.fork(a);
+        engine.step(&[(b, &[1]), (a, &[2])]);
+        let stays = engine.fork(a);
+        let used = engine.used();
+        let records = records(&engine, &[a, b]);
         let blocks = distinct_blocks(&records);
         assert_eq!(blocks.len(), 4);
 
         // Out; what overwrites the blocks is submitted later.
-        let mut encoder = teller.encoder();
-        let out = teller.cache.swap_out(&mut encoder, &blocks).unwrap();
-        for story in [&a, &b] {
-            teller.manager.release(story.seq).unwrap();
+        let mut encoder = engine.encoder();
+        let out = engine.cache.swap_out(&mut encoder, &blocks).unwrap();
+        for seq in [a, b] {
+            engine.manager.release(seq).unwrap();
         }
         gpu.submit(encoder);
-        assert_eq!(teller.used(), 3, "the third story keeps its blocks");
-        let free =
-            blocks.iter().copied().filter(|&block| !teller.manager.block_table(stays.seq).unwrap().contains(&block));
-        teller.fill(&free.collect::<Vec<_>>(), ClearValue::Poison);
-        let other = teller.alone(&words(100));
+        assert_eq!(engine.used(), 3, "the third sequence keeps its blocks");
+        let free = blocks.iter().copied().filter(|&block| !engine.manager.block_table(stays).unwrap().contains(&block));
+        engine.clear(&free.collect::<Vec<_>>(), ClearValue::Poison);
+        let other = engine.seq_of(&words(100));
         let host = out.read().unwrap();
         assert_eq!(host.ids(), blocks);
 
         // And back, to other places.
-        let mut encoder = teller.encoder();
-        let seqs = teller.cache.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &host).unwrap();
+        let mut encoder = engine.encoder();
+        let seqs = engine.cache.swap_in_sequences(&mut encoder, &mut engine.manager, &records, &host).unwrap();
         gpu.submit(encoder);
-        (a.seq, b.seq) = (seqs[0], seqs[1]);
-        let tables = [a.seq, b.seq].map(|seq| teller.manager.block_table(seq).unwrap().to_vec());
+        let [a, b] = seqs[..] else { panic!("two sequences") };
+        let tables = [a, b].map(|seq| engine.manager.block_table(seq).unwrap().to_vec());
         assert_eq!(tables[0][..2], tables[1][..2], "{format}: nothing is shared any more");
         assert_ne!(tables[0][2], tables[1][2]);
-        let back = swap_out(&gpu, &teller.cache, &distinct_blocks(&self::records(&teller, &[&a, &b])));
+        let back = swap_out(&gpu, &engine.cache, &distinct_blocks(&self::records(&engine, &[a, b])));
         for (record, table) in records.iter().zip(&tables) {
             for (old, new) in record.blocks.iter().zip(table) {
                 assert!(host.block(old.unwrap()) == back.block(*new), "{format}: block {new} is not what it was");
@@ -73,16 +72,16 @@ fn sequences_come_back_bit_for_bit_and_share_what_they_shared() {
         assert!(host.block(blocks[0]) != host.block(blocks[1]), "all blocks are alike");
 
         // They go on as if nothing had been.
-        let seen = [&mut a, &mut b, &mut stays].map(|story| teller.look(story, 5));
+        let seen = [a, b, stays].map(|seq| engine.look(seq, 5));
         for (tail, seen) in [2, 1, 2].into_iter().zip(&seen) {
-            let mut alone = teller.alone(&words(36));
-            teller.tell(&mut [(&mut alone, &[tail])]);
-            assert_eq!(*seen, teller.look(&mut alone, 5), "{format}");
-            teller.manager.release(alone.seq).unwrap();
+            let alone = engine.seq_of(&words(36));
+            engine.step(&[(alone, &[tail])]);
+            assert_eq!(*seen, engine.look(alone, 5), "{format}");
+            engine.manager.release(alone).unwrap();
         }
-        [a, b, stays, other].iter().for_each(|story| teller.manager.release(story.seq).unwrap());
-        assert_eq!((teller.used(), used), (0, 4));
-        teller.manager.check_invariants().unwrap();
+        [a, b, stays, other].into_iter().for_each(|seq| engine.manager.release(seq).unwrap());
+        assert_eq!((engine.used(), used), (0, 4));
+        engine.manager.check_invariants().unwrap();
     }
 }
 
@@ -92,16 +91,16 @@ fn the_host_sees_rows_where_the_written_layout_puts_them_whatever_the_segments()
     let config = config(KvDtype::Int8, 64);
     let mut seen = Vec::new();
     for profile in [narrow(&gpu), cut_by_heads(&gpu, &config)] {
-        let mut teller = Teller::new(&gpu, &profile, &config, &ManagerOptions::default());
-        let a = teller.alone(&words(40));
+        let mut engine = small_engine(&gpu, &profile, &config, &ManagerOptions::default());
+        let a = engine.seq_of(&words(40));
         // Named in any order, and twice.
-        let mut blocks = teller.manager.block_table(a.seq).unwrap().to_vec();
+        let mut blocks = engine.manager.block_table(a).unwrap().to_vec();
         blocks.reverse();
         blocks.push(blocks[0]);
-        let host = swap_out(&gpu, &teller.cache, &blocks);
+        let host = swap_out(&gpu, &engine.cache, &blocks);
         let shape = *host.shape();
-        let layout = teller.cache.layout();
-        let head_shards = teller.cache.head_shards(1).unwrap();
+        let layout = engine.cache.layout();
+        let head_shards = engine.cache.head_shards(1).unwrap();
         let head_shard = head_shards.iter().rfind(|head_shard| head_shard.first_head <= 1).unwrap();
         for (side, pool, row_bytes) in
             [(Side::K, &head_shard.k, layout.k_row_bytes()), (Side::V, &head_shard.v, layout.v_row_bytes())]
@@ -126,9 +125,9 @@ fn blocks_move_between_caches_with_other_segments() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F32, 24);
     let layout = config.layout().unwrap();
-    let mut one = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let mut one = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
     let other = KvCache::with_profile(&gpu.device, &layout, cut_by_heads(&gpu, &config)).unwrap();
-    one.alone(&words(100));
+    one.seq_of(&words(100));
     let all: Vec<u32> = (0..24).collect();
     let host = swap_out(&gpu, &one.cache, &all);
     let pairs: Vec<_> = all.iter().map(|&block| (block, (block * 7 + 3) % 24)).collect();
@@ -168,13 +167,13 @@ fn a_swap_says_when_it_is_there() {
 fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 8);
-    let mut teller = Teller::new(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
-    let a = teller.alone(&words(40));
-    let records = records(&teller, &[&a]);
-    let host = swap_out(&gpu, &teller.cache, &distinct_blocks(&records));
-    let before = pool_words(&gpu, &teller.cache);
-    let (free, held) = (teller.manager.num_free_blocks(), host.ids()[0]);
-    let cache = &teller.cache;
+    let mut engine = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
+    let a = engine.seq_of(&words(40));
+    let records = records(&engine, &[a]);
+    let host = swap_out(&gpu, &engine.cache, &distinct_blocks(&records));
+    let before = pool_words(&gpu, &engine.cache);
+    let (free, held) = (engine.manager.num_free_blocks(), host.ids()[0]);
+    let cache = &engine.cache;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let error = cache.swap_out(&mut encoder, &[1, 8]).unwrap_err();
     assert!(error.to_string().contains("[1] is block 8, but there are 8"), "{error}");
@@ -198,15 +197,15 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     // With a manager: too few blocks, a block that was not swapped out, a manager of another cache.
     let again =
         vec![records[0].clone(), SequenceRecord { blocks: vec![Some(50), Some(51), Some(52)], ..records[0].clone() }];
-    let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again, &host).unwrap_err();
+    let error = cache.swap_in_sequences(&mut encoder, &mut engine.manager, &again, &host).unwrap_err();
     assert!(matches!(error, SwapInError::Manager(_)), "{error}");
-    let error = cache.swap_in_sequences(&mut encoder, &mut teller.manager, &again[1..], &host).unwrap_err();
+    let error = cache.swap_in_sequences(&mut encoder, &mut engine.manager, &again[1..], &host).unwrap_err();
     assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(_))), "{error}");
     let other = KvCache::new(&gpu.device, &config.with_num_blocks(9).layout().unwrap()).unwrap();
-    let error = other.swap_in_sequences(&mut encoder, &mut teller.manager, &records, &host).unwrap_err();
+    let error = other.swap_in_sequences(&mut encoder, &mut engine.manager, &records, &host).unwrap_err();
     assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(ref error)) if error.name == "manager"), "{error}");
     gpu.submit(encoder);
-    assert_eq!((teller.manager.num_free_blocks(), teller.manager.num_sequences()), (free, 1));
-    teller.manager.check_invariants().unwrap();
-    assert!(before == pool_words(&gpu, &teller.cache));
+    assert_eq!((engine.manager.num_free_blocks(), engine.manager.num_sequences()), (free, 1));
+    engine.manager.check_invariants().unwrap();
+    assert!(before == pool_words(&gpu, &engine.cache));
 }

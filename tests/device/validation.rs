@@ -1,7 +1,7 @@
 //! Bad input is answered with an error that names it, before anything is recorded: the pools stay as they are, and the
 //! same step can still be recorded right.
 
-use crate::common::rig::{Rig, StepIo, Talk};
+use crate::common::engine::{Request, StepIo, TestEngine};
 use crate::common::{gpu, pool_words, with_splits};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{LayoutError, PlanError};
@@ -18,49 +18,47 @@ fn config() -> CacheConfig {
 }
 
 /// Two sequences, of which the first has a past.
-fn rig(gpu: &Gpu) -> (Rig, Vec<(Talk, u32)>) {
-    let mut rig = Rig::new(gpu, &DeviceProfile::of(&gpu.device), &config(), 4);
-    let (a, b) = (rig.talk(1), rig.talk(2));
-    rig.step(&[(a, 5)]);
-    (rig, vec![(a, 1), (b, 3)])
+fn engine(gpu: &Gpu) -> (TestEngine, [Request<'static>; 2]) {
+    let mut engine = TestEngine::plain(gpu, &config(), 4);
+    let (a, b) = (engine.seq_of(&[1, 2, 3, 4, 5]), engine.seq());
+    (engine, [(a, &[6]), (b, &[7, 8, 9])])
 }
 
 /// Lets `wrong` fail while a step is being recorded, shows that it left no trace, and records the step right.
 #[track_caller]
 fn refused(
-    wrong: impl Fn(&Rig, &mut wgpu::ComputePass<'_>, &Step, &StepIo) -> Result<(), GpuError>,
+    wrong: impl Fn(&TestEngine, &mut wgpu::ComputePass<'_>, &Step, &StepIo) -> Result<(), GpuError>,
 ) -> Option<GpuError> {
     let gpu = gpu()?;
-    let (mut rig, requests) = rig(&gpu);
-    let io = rig.io(&requests);
-    rig.reserve(&requests);
-    let before = pool_words(&gpu, &rig.cache);
+    let (mut engine, requests) = engine(&gpu);
+    let layers = engine.io(&requests);
+    let io = &layers[0];
+    engine.reserve(&requests);
+    let before = pool_words(&gpu, &engine.cache);
 
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let step = rig.cache.begin_step(&mut encoder, &rig.plan).unwrap();
+    let step = engine.cache.begin_step(&mut encoder, &engine.plan).unwrap();
     let error = {
         let mut pass = encoder.begin_compute_pass(&Default::default());
-        wrong(&rig, &mut pass, &step, &io).unwrap_err()
+        wrong(&engine, &mut pass, &step, io).unwrap_err()
     };
     gpu.submit(encoder);
-    assert_eq!(pool_words(&gpu, &rig.cache), before, "{error} left a trace");
+    assert_eq!(pool_words(&gpu, &engine.cache), before, "{error} left a trace");
     assert_eq!(gpu.read::<f32>(&io.out).unwrap(), vec![123.0; (io.out.size() / 4) as usize], "{error} wrote an output");
 
-    let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        rig.cache.append(&mut pass, &rig.appender, &step, 0, io.append()).unwrap();
-        rig.cache.attend(&mut pass, &rig.attention, &step, 0, io.attend()).unwrap();
-    }
+    let mut encoder = engine.encoder();
+    engine.record(&mut encoder, &step, &layers);
     gpu.submit(encoder);
+    engine.commit(&requests);
+    let outs = layers.into_iter().map(|io| io.out).collect::<Vec<_>>();
     let (a, b) = (requests[0].0, requests[1].0);
-    rig.assert_right(&gpu.read(&io.out).unwrap(), &[(a, 5), (b, 0), (b, 1), (b, 2)]);
+    engine.assert_right(&engine.read(&outs), &[(a, 5), (b, 0), (b, 1), (b, 2)]);
     Some(error)
 }
 
-fn buffer(rig: &Rig, size: u64, usage: Usage) -> wgpu::Buffer {
+fn buffer(engine: &TestEngine, size: u64, usage: Usage) -> wgpu::Buffer {
     let descriptor = wgpu::BufferDescriptor { label: Some("test"), size, usage, mapped_at_creation: false };
-    rig.gpu.device.create_buffer(&descriptor)
+    engine.gpu.device.create_buffer(&descriptor)
 }
 
 /// Asserts which argument the error names and what it says, unless there is no device.
@@ -79,66 +77,66 @@ macro_rules! assert_refused {
 #[test]
 fn a_short_buffer_is_named_with_its_size_and_the_size_needed() {
     // 4 tokens of 2 heads of 8 elements; 4 rows of 4 heads of 8
-    let error = refused(|rig, pass, step, io| {
-        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..252), io.v.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(io.k.slice(..252), io.v.slice(..)))
     });
     assert_refused!(error, "k", ["k has 252 bytes", "256"]);
-    let error = refused(|rig, pass, step, io| {
-        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..), io.v.slice(..4)))
+    let error = refused(|engine, pass, step, io| {
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(io.k.slice(..), io.v.slice(..4)))
     });
     assert_refused!(error, "v", ["v has 4 bytes", "256"]);
-    let error = refused(|rig, pass, step, io| {
+    let error = refused(|engine, pass, step, io| {
         let io = AttentionIo::new(io.q.slice(..508), io.out.slice(..));
-        rig.cache.attend(pass, &rig.attention, step, 0, io)
+        engine.cache.attend(pass, &engine.attention, step, 0, io)
     });
     assert_refused!(error, "q", ["q has 508 bytes", "512"]);
-    let error = refused(|rig, pass, step, io| {
+    let error = refused(|engine, pass, step, io| {
         let io = AttentionIo::new(io.q.slice(..), io.out.slice(..256));
-        rig.cache.attend(pass, &rig.attention, step, 1, io)
+        engine.cache.attend(pass, &engine.attention, step, 1, io)
     });
     assert_refused!(error, "out", ["out has 256 bytes", "512"]);
-    let error = refused(|rig, pass, step, io| {
-        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
-        let lse = buffer(rig, 60, Usage::STORAGE);
-        rig.cache.attend(pass, &attention, step, 0, io.attend().with_lse(lse.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_lse())?;
+        let lse = buffer(engine, 60, Usage::STORAGE);
+        engine.cache.attend(pass, &attention, step, 0, io.attend().with_lse(lse.slice(..)))
     });
     assert_refused!(error, "lse", ["lse has 60 bytes", "64"]);
 }
 
 #[test]
 fn a_buffer_without_the_storage_usage_is_named() {
-    let error = refused(|rig, pass, step, io| {
-        let v = buffer(rig, 256, Usage::COPY_DST | Usage::COPY_SRC);
-        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(io.k.slice(..), v.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let v = buffer(engine, 256, Usage::COPY_DST | Usage::COPY_SRC);
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(io.k.slice(..), v.slice(..)))
     });
     assert_refused!(error, "v", ["v lacks", "STORAGE"]);
-    let error = refused(|rig, pass, step, io| {
-        let out = buffer(rig, 512, Usage::UNIFORM);
-        rig.cache.attend(pass, &rig.attention, step, 0, AttentionIo::new(io.q.slice(..), out.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let out = buffer(engine, 512, Usage::UNIFORM);
+        engine.cache.attend(pass, &engine.attention, step, 0, AttentionIo::new(io.q.slice(..), out.slice(..)))
     });
     assert_refused!(error, "out", ["out lacks"]);
 }
 
 #[test]
 fn a_slice_that_starts_between_two_bindings_is_named() {
-    let error = refused(|rig, pass, step, io| {
-        let k = buffer(rig, 1024, Usage::STORAGE);
-        rig.cache.append(pass, &rig.appender, step, 0, AppendIo::new(k.slice(4..), io.v.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let k = buffer(engine, 1024, Usage::STORAGE);
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(k.slice(4..), io.v.slice(..)))
     });
     assert_refused!(error, "k", ["k starts at byte 4"]);
 }
 
 #[test]
 fn one_buffer_for_reading_and_writing_is_refused_even_where_the_ranges_do_not_touch() {
-    let error = refused(|rig, pass, step, _| {
-        let both = buffer(rig, 1024, Usage::STORAGE);
+    let error = refused(|engine, pass, step, _| {
+        let both = buffer(engine, 1024, Usage::STORAGE);
         let io = AttentionIo::new(both.slice(..512), both.slice(512..));
-        rig.cache.attend(pass, &rig.attention, step, 0, io)
+        engine.cache.attend(pass, &engine.attention, step, 0, io)
     });
     assert_refused!(error, "q", ["q and out share a buffer"]);
-    let error = refused(|rig, pass, step, io| {
-        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
-        rig.cache.attend(pass, &attention, step, 0, io.attend().with_lse(io.q.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_lse())?;
+        engine.cache.attend(pass, &attention, step, 0, io.attend().with_lse(io.q.slice(..)))
     });
     assert_refused!(error, "q", ["q and lse"]);
 }
@@ -146,8 +144,10 @@ fn one_buffer_for_reading_and_writing_is_refused_even_where_the_ranges_do_not_to
 #[test]
 fn a_layer_behind_the_last_is_refused() {
     for layer in [2, 65_536, u32::MAX] {
-        let append = refused(|rig, pass, step, io| rig.cache.append(pass, &rig.appender, step, layer, io.append()));
-        let attend = refused(|rig, pass, step, io| rig.cache.attend(pass, &rig.attention, step, layer, io.attend()));
+        let append =
+            refused(|engine, pass, step, io| engine.cache.append(pass, &engine.appender, step, layer, io.append()));
+        let attend =
+            refused(|engine, pass, step, io| engine.cache.attend(pass, &engine.attention, step, layer, io.attend()));
         for error in [append, attend] {
             assert_refused!(error, "layer", [format!("{layer} does not exist").as_str(), "has 2"]);
         }
@@ -156,40 +156,40 @@ fn a_layer_behind_the_last_is_refused() {
 
 #[test]
 fn a_log_sum_exp_that_nobody_asked_for_is_refused_and_so_is_a_missing_one() {
-    let error = refused(|rig, pass, step, io| {
-        let lse = buffer(rig, 64, Usage::STORAGE);
-        rig.cache.attend(pass, &rig.attention, step, 0, io.attend().with_lse(lse.slice(..)))
+    let error = refused(|engine, pass, step, io| {
+        let lse = buffer(engine, 64, Usage::STORAGE);
+        engine.cache.attend(pass, &engine.attention, step, 0, io.attend().with_lse(lse.slice(..)))
     });
     assert_refused!(error, "lse", ["was given", "AttentionSpec::with_lse"]);
-    let error = refused(|rig, pass, step, io| {
-        let attention = rig.cache.attention(AttentionSpec::new(4).with_lse())?;
-        rig.cache.attend(pass, &attention, step, 0, io.attend())
+    let error = refused(|engine, pass, step, io| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_lse())?;
+        engine.cache.attend(pass, &attention, step, 0, io.attend())
     });
     assert_refused!(error, "lse", ["is missing"]);
 }
 
 #[test]
 fn steps_attentions_and_plans_of_a_cache_of_another_shape_are_refused() {
-    let other = |rig: &Rig| {
+    let other = |engine: &TestEngine| {
         let config = config().with_num_blocks(9);
-        KvCache::new(&rig.gpu.device, &config.layout().unwrap()).unwrap()
+        KvCache::new(&engine.gpu.device, &config.layout().unwrap()).unwrap()
     };
-    let error = refused(|rig, pass, step, io| other(rig).append(pass, &rig.appender, step, 0, io.append()));
+    let error = refused(|engine, pass, step, io| other(engine).append(pass, &engine.appender, step, 0, io.append()));
     assert_refused!(error, "step", ["another cache"]);
-    let error = refused(|rig, pass, step, io| {
-        let attention = other(rig).attention(AttentionSpec::new(4))?;
-        rig.cache.attend(pass, &attention, step, 0, io.attend())
+    let error = refused(|engine, pass, step, io| {
+        let attention = other(engine).attention(AttentionSpec::new(4))?;
+        engine.cache.attend(pass, &attention, step, 0, io.attend())
     });
     assert_refused!(error, "attention", ["attention"]);
-    let error = refused(|rig, _, _, _| {
-        let mut encoder = rig.gpu.device.create_command_encoder(&Default::default());
-        other(rig).begin_step(&mut encoder, &rig.plan).map(drop)
+    let error = refused(|engine, _, _, _| {
+        let mut encoder = engine.gpu.device.create_command_encoder(&Default::default());
+        other(engine).begin_step(&mut encoder, &engine.plan).map(drop)
     });
     assert_refused!(error, "plan", ["plan"]);
-    let error = refused(|rig, pass, step, io| {
-        let profile = with_splits(rig.cache.profile(), 3);
-        let cache = KvCache::with_profile(&rig.gpu.device, rig.cache.layout(), profile)?;
-        rig.cache.attend(pass, &cache.attention(AttentionSpec::new(4))?, step, 0, io.attend())
+    let error = refused(|engine, pass, step, io| {
+        let profile = with_splits(engine.cache.profile(), 3);
+        let cache = KvCache::with_profile(&engine.gpu.device, engine.cache.layout(), profile)?;
+        engine.cache.attend(pass, &cache.attention(AttentionSpec::new(4))?, step, 0, io.attend())
     });
     assert_refused!(error, "attention", ["another cache"]);
 }
@@ -243,7 +243,7 @@ fn tables_that_contradict_themselves_leave_an_empty_plan() {
 #[test]
 fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
     let Some(gpu) = gpu() else { return };
-    let (rig, _) = rig(&gpu);
+    let (engine, _) = engine(&gpu);
     let layout = config().layout().unwrap();
     let with = |change: &dyn Fn(&mut DeviceProfile)| {
         let mut profile = DeviceProfile::of(&gpu.device);
@@ -256,7 +256,7 @@ fn what_exceeds_the_profile_of_the_device_is_refused_with_the_limit() {
     assert!(matches!(&error, GpuError::Layout(layout) if *layout == wanted), "{error:?}");
     assert!(with(&|profile| profile.max_binding_bytes = 512).is_ok());
 
-    let mut plan = rig.cache.new_plan();
+    let mut plan = engine.cache.new_plan();
     let slots = vec![-1; 60];
     let (block_table, seq_lens) = ([0; 60], [4; 60]);
     let tables = RawTables {

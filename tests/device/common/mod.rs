@@ -2,8 +2,7 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 pub mod batches;
-pub mod rig;
-pub mod story;
+pub mod engine;
 
 use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, DeviceProfile, KvCache, LaneComm};
