@@ -185,7 +185,7 @@ impl KvLayout {
     /// first unit, times [`v_row_units`](Self::v_row_units) V's.
     ///
     /// Counted in 64 bits, so it is right for any slot, also beyond the pool; inside a head shard that
-    /// [`head_shards`](Self::head shards) returned, units are always below 2^28.
+    /// [`head_shards`](Self::head_shards) returned, units are always below 2^28.
     pub fn row_index(&self, heads_in_shard: u32, slot: u32, head_in_shard: u32) -> u64 {
         let block = u64::from(slot / self.block_size);
         let within = u64::from(slot % self.block_size);
