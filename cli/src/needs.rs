@@ -60,6 +60,7 @@ macro_rules! needs {
     };
 }
 
+const HEADS: [&str; 3] = ["heads", "kv_heads", "head_dim"];
 const ATTENTION: [&str; 3] = ["decode", "prefill", "mixed"];
 
 #[rustfmt::skip]
@@ -73,6 +74,15 @@ const NEEDS: &[Need] = needs! {
     "bench" ["time_budget"], |given| given.has("samples"), "beside --samples, which says how many runs there are", "--samples 5";
     "bench" ["quick"], |given| given.has("samples") && given.any(&["batch", "context", "case", "lens"]),
         "where --samples and the sizes are given", "--samples 5 --batch 1";
+    // Clap forgets what an option requires where that cannot be: `--model` excludes --layers, `--workload` excludes --trace.
+    "bench" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
+    "plan" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
+    "blocks" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
+    "replay" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
+    "bench" ["skip_bad"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
+    "plan" ["skip_bad"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
+    "blocks" ["skip_bad", "tokens_per_id"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
+    "replay" ["skip_bad", "tokens_per_id", "time_unit"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
     "plan" ["requests", "seed"], |given| !given.has("workload"), "without --workload", "";
     "blocks" ["kv_dtype"], |given| given.has("no_measure"), "beside --no-measure", "--no-measure";
     "blocks" ["model", "config", "layers"], |given| given.has("no_measure") && given.has("max_len"),
@@ -135,9 +145,10 @@ mod tests {
             "model" => "qwen2-7b",
             "layers" => "2 --heads 4 --head-dim 64",
             "io" | "kv_dtype" => "f16",
+            "time_unit" => "ms",
             "config" | "calibration" | "save_calibration" => "file.json",
             "alibi" | "sinks" | "non_causal" | "lse" | "quick" | "require_gpu" | "attention_only"
-            | "no_prefix_cache" | "execute" => "",
+            | "no_prefix_cache" | "execute" | "skip_bad" => "",
             _ => "7",
         };
         format!("{name} {value}")

@@ -87,7 +87,7 @@ fn wrong_usage_is_refused() {
         (&["--no-measure", "--csv", "no/such/directory/x.csv"], "--csv no/such/directory/x.csv"),
         (
             &["--no-measure", "--max-len", "1", "--workload", "mooncake-conv", "--requests", "1"],
-            "mooncake-conv: none of",
+            "mooncake-conv: no request, of 1 in all",
         ),
     ] {
         let output = run(args);

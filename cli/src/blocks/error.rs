@@ -10,7 +10,7 @@ use crate::trace::SampleError;
 pub enum BlockSizesError {
     /// No request stays in a cache of this length.
     #[error(
-        "{name}: none of {requests} requests has an answer and a prompt of at most {max_seq_len} tokens; raise --max-len"
+        "{name}: no request, of {requests} in all, has an answer and a prompt of at most {max_seq_len} tokens; raise --max-len"
     )]
     Nothing {
         /// Name of the log.

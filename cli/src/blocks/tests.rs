@@ -97,7 +97,7 @@ fn logs_that_nothing_can_be_said_about_are_refused() {
     let log = Log { name: "log".to_owned(), requests: vec![request(5, 0), request(5000, 7)], ..Log::default() };
     assert_eq!(
         study(&log, &SIZES, 4096).unwrap_err().to_string(),
-        "log: none of 2 requests has an answer and a prompt of at most 4096 tokens; raise --max-len"
+        "log: no request, of 2 in all, has an answer and a prompt of at most 4096 tokens; raise --max-len"
     );
     assert!(matches!(study(&log, &[], 4096), Err(BlockSizesError::NoSizes)));
     let found = study(&log, &[16], 8192).unwrap();

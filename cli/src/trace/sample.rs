@@ -10,7 +10,7 @@ use crate::seed::rng_for;
 /// Why no lengths could be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    #[error("none of {requests} requests has output tokens, so none is ever in a decode batch")]
+    #[error("no request has output tokens, of {requests} in all, so none is ever in a decode batch")]
     NoOutput { requests: usize },
     #[error("max_len is 0; a sequence has at least 1 token")]
     ZeroMaxLen,

@@ -31,7 +31,7 @@ impl TimeUnit {
             Self::Ms => "ms",
             Self::Us => "us",
             Self::Ns => "ns",
-            Self::Date => "date",
+            Self::Date => "dates",
         }
     }
 
