@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Puts `bench` in front of the options where no command is given: it is what most people came for.
+/// Prepends `bench` to the options where no command is given: it is what most people came for.
 fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
     let bench = match args.get(1).map(|arg| arg.to_string_lossy()) {

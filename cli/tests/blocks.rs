@@ -49,7 +49,7 @@ fn what_is_only_counted_is_the_same_every_time() {
     assert_eq!((succeeded(&args), read(&json), read(&csv)), once);
     let (table, json, csv) = once;
     for words in
-        ["short-chat: 20000 requests", "azure-conv", "entries at 8192", "recommended: blocks of", "not measured"]
+        ["short-chat: 20,000 requests", "azure-conv", "entries at 8,192", "recommended: blocks of", "not measured"]
     {
         assert!(table.contains(words), "{words:?} is not in {table}");
     }

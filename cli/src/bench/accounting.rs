@@ -58,14 +58,12 @@ impl Cost {
     }
 }
 
-/// What an attention is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
     /// `(queries, len)` of every sequence: its last `queries` of `len` tokens are queries.
     pub rows: &'a [(u32, u32)],
     /// Which keys a query sees, and what q and the output are made of.
     pub variant: ScenarioVariant,
-    /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Leading tokens that all sequences share, as far as they reach.
     pub shared: u32,
@@ -74,7 +72,6 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// What it costs at least.
     pub fn cost(&self, shape: &ModelShape, row_bytes: u64) -> Cost {
         let heads = u64::from(shape.num_q_heads);
         let io_bytes = F32_BYTES / u64::from(self.variant.io_format.per_word());

@@ -21,14 +21,11 @@ use crate::trace::args::{TraceArgs, workloads};
 use crate::trace::count;
 use crate::workload::Workload;
 
-/// More runs than anybody has time for.
 const MAX_SAMPLES: u32 = 100_000;
 /// The longest sequence that is measured where no lengths were asked for.
 const LONGEST_DEFAULT: u32 = 32_768;
-/// Beyond, a cap caps nothing.
 const MAX_SOFT_CAP: f32 = 1e6;
 
-/// Examples, below the options.
 pub const HELP: &str = "\
 Every case is first compared with a reference on the CPU; one that is wrong has no numbers and makes the run fail.
 Paged and contiguous runs alternate, so that their quotient is the price of paging; so do storage formats, and batches
@@ -46,7 +43,6 @@ Examples:
   paged-attention bench --trace requests.csv --require-gpu --json out.json
   paged-attention bench --report out.html --svg plots --csv out.csv";
 
-/// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// The adapter.

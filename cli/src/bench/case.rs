@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use super::inputs::{CaseInputs, Kind};
 use super::options::Op;
 use super::report::Mode;
-use super::timer::{Sample, Timer, TimerError};
+use super::timer::{PassTimer, Sample, TimerError};
 use crate::seed::rng_for;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
@@ -17,29 +17,16 @@ use wgpu_paged_attention::gpu::{
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
 
-/// Why a case has no result.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CaseError {
-    /// It could not be set up or run, or nothing could be read back.
     #[error(transparent)]
     Run(#[from] Verdict),
-    /// It could not be timed.
     #[error(transparent)]
     Timer(#[from] TimerError),
-    /// The device computed something else than the oracle.
     #[error("sequence {sequence}, position {position}: {verdict}")]
-    Wrong {
-        /// The sequence.
-        sequence: usize,
-        /// The token.
-        position: u32,
-        /// What differs.
-        verdict: Verdict,
-    },
+    Wrong { sequence: usize, position: u32, verdict: Verdict },
 }
 
-/// A case whose cache is filled.
 #[derive(Debug)]
 pub struct Case {
     gpu: Gpu,
@@ -63,9 +50,6 @@ pub struct Work {
 
 impl Case {
     /// Makes the cache, with shuffled tables, and writes every token's K and V through the append kernel.
-    ///
-    /// # Errors
-    /// [`Verdict`], of which one for wrong numbers is not among them.
     pub fn new(gpu: &Gpu, inputs: &CaseInputs, mode: Mode) -> Result<Self, Verdict> {
         let layout = layout(inputs, mode)?;
         let cache = KvCache::new(&gpu.device, &layout)?;
@@ -87,9 +71,6 @@ impl Case {
     }
 
     /// Makes an operation ready: its step is on the device, and its operands are.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn begin(&self, op: Op) -> Result<Work, Verdict> {
         match op {
             Op::Append => self.append(&self.inputs.appended()),
@@ -137,7 +118,6 @@ impl Case {
         Ok(step)
     }
 
-    /// Records an operation over all layers.
     fn record(&self, work: &Work, pass: &mut wgpu::ComputePass<'_>) -> Result<(), GpuError> {
         let [first, second] = [0, 1].map(|operand| work.operands[operand].slice(..));
         for layer in 0..self.inputs.layers {
@@ -152,11 +132,7 @@ impl Case {
         Ok(())
     }
 
-    /// Runs an operation over all layers and times it.
-    ///
-    /// # Errors
-    /// [`TimerError`].
-    pub fn time(&self, work: &Work, timer: &mut Timer) -> Result<Sample, TimerError> {
+    pub fn time(&self, work: &Work, timer: &mut PassTimer) -> Result<Sample, TimerError> {
         timer.measure(|pass| self.record(work, pass))
     }
 }

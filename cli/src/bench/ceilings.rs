@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::report::Ceilings;
 use super::stats::median;
-use super::timer::{Sample, Timer, TimerError};
+use super::timer::{PassTimer, Sample, TimerError};
 use wgpu_paged_attention::testkit::Gpu;
 
 /// Bytes that the reading and copying kernels move at least, where a binding may be that large.
@@ -48,7 +48,6 @@ const FMA_FLOP_PER_INVOCATION: f64 = 512.0 * 64.0;
 
 const EMPTY: &str = "@compute @workgroup_size(1) fn main() {}";
 
-/// The kernels for a device's ceilings.
 #[derive(Debug)]
 pub struct CeilingKernels {
     gpu: Gpu,
@@ -95,11 +94,7 @@ impl CeilingKernels {
         }
     }
 
-    /// GB/s of one streaming read.
-    ///
-    /// # Errors
-    /// [`TimerError`].
-    pub fn read_gb_s(&self, timer: &mut Timer) -> Result<f64, TimerError> {
+    pub fn read_gb_s(&self, timer: &mut PassTimer) -> Result<f64, TimerError> {
         let sample = timer.measure(|pass| {
             pass.set_pipeline(&self.read);
             pass.set_bind_group(0, &self.read_bindings, &[]);
@@ -110,10 +105,7 @@ impl CeilingKernels {
     }
 
     /// All ceilings, each a median. Gives up a device clock that disagrees with the host's.
-    ///
-    /// # Errors
-    /// [`TimerError`].
-    pub fn measure(&self, timer: &mut Timer) -> Result<Ceilings, TimerError> {
+    pub fn measure(&self, timer: &mut PassTimer) -> Result<Ceilings, TimerError> {
         // First runs compile; and they show whether the device's clock works.
         let probe = self.time_fma(timer)?;
         if timer.is_implausible(&probe) {
@@ -143,17 +135,13 @@ impl CeilingKernels {
         })
     }
 
-    /// GFLOP/s of one run of multiply-adds.
-    ///
-    /// # Errors
-    /// [`TimerError`].
-    pub fn fma_gflop_s(&self, timer: &mut Timer) -> Result<f64, TimerError> {
+    pub fn fma_gflop_s(&self, timer: &mut PassTimer) -> Result<f64, TimerError> {
         let sample = self.time_fma(timer)?;
         let flop = FMA_FLOP_PER_INVOCATION * 64.0 * f64::from(self.fma_groups());
         Ok(flop / timer.time_us(&sample) / 1e3)
     }
 
-    fn time_fma(&self, timer: &mut Timer) -> Result<Sample, TimerError> {
+    fn time_fma(&self, timer: &mut PassTimer) -> Result<Sample, TimerError> {
         timer.measure(|pass| {
             pass.set_pipeline(&self.fma);
             pass.set_bind_group(0, &self.fma_bindings, &[]);

@@ -1,22 +1,18 @@
 //! `paged-attention bench`: options in, tables, files and a page out.
 
-use std::io::{IsTerminal, stderr};
-use std::process;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::bench::options::{BenchOptions, Lengths};
-use crate::bench::report::{Report, render};
+use crate::bench::report::Report;
 use crate::bench::runner::{self, BenchError};
 use crate::trace::ReadOptions;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
 use crate::bench::args::BenchArgs;
-use crate::common::files::ReportFiles;
-use crate::common::output::{Progress, print};
+use crate::common::output::Progress;
+use crate::common::process::{cancel_on_ctrl_c, command_line};
 use crate::common::status::{Failure, Status};
 
-/// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     args.check_lengths()?;
@@ -35,7 +31,7 @@ pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
         }
         runner::Progress::Case { done, label, .. } => bar.at(done, label),
         runner::Progress::Message(message) => bar.say(message),
-        runner::Progress::Report(report) => unsaved = save(report, &files).err(),
+        runner::Progress::Report(report) => unsaved = files.tables.write_json(report).err(),
     });
     bar.finish();
     let report = ended.map_err(|error| {
@@ -43,22 +39,25 @@ pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
         Failure::new(status, error.to_string())
     })?;
 
-    print(&render(&report))?;
     if report.results.is_empty() && report.failures.is_empty() && !cancel.load(Ordering::Relaxed) {
         eprintln!("error: nothing was measured; choose smaller cases with --batch and --context, or --case");
     }
-    save(&report, &files)?;
-    files.tables.write_csv(|| report.to_csv())?;
-    files.write_page(&report)?;
+    files.deliver(&report)?;
     if let Some(failure) = unsaved {
         eprintln!("warning: an earlier attempt to save failed: {}", failure.message);
     }
-    Ok(Status::of_bench(&report, cancel.load(Ordering::Relaxed)))
+    Ok(status(&report, cancel.load(Ordering::Relaxed)))
 }
 
-fn save(report: &Report, files: &ReportFiles) -> Result<(), Failure> {
-    let Some(file) = &files.tables.json else { return Ok(()) };
-    report.write(file.path()).map_err(|error| Failure::new(Status::Failed, error.to_string()))
+/// A case that failed is one too many, and so is a run without any case.
+fn status(report: &Report, interrupted: bool) -> Status {
+    if interrupted {
+        Status::Interrupted
+    } else if !report.failures.is_empty() || report.results.is_empty() {
+        Status::Failed
+    } else {
+        Status::Ok
+    }
 }
 
 fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
@@ -97,47 +96,33 @@ fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {
     })
 }
 
-/// The command line of this run, fit for a shell; what is not UTF-8 in it, names of files, can only be hinted at.
-pub fn command_line() -> String {
-    let words = std::env::args_os().skip(1).map(|word| quote(&word.to_string_lossy()));
-    std::iter::once("paged-attention".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=,./:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// The first Ctrl-C ends the run after the current case, the second one at once.
-pub fn cancel_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
-    let cancel = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&cancel);
-    ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::Relaxed) {
-            process::exit(Status::Interrupted as i32);
-        }
-        // On a terminal, below the bar.
-        let newline = if stderr().is_terminal() { "\n" } else { "" };
-        eprintln!("{newline}stopping after this case; Ctrl-C once more stops at once");
-    })
-    .map_err(|error| Failure::new(Status::Failed, format!("cannot listen for Ctrl-C: {error}")))?;
-    Ok(cancel)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::report::{CaseResult, Ceilings, Failure, Mode};
+    use crate::report::Adapter;
+
+    fn report() -> Report {
+        let mut report = Report::new("paged-attention bench".into(), 1, Adapter::default(), Ceilings::default());
+        report.results.push(CaseResult::sample());
+        report
+    }
 
     #[test]
-    fn the_command_line_can_be_pasted_into_a_shell() {
-        assert_eq!(quote("--case"), "--case");
-        assert_eq!(quote("8,1024,32,8,128"), "8,1024,32,8,128");
-        assert_eq!(quote("my log.csv"), "'my log.csv'");
-        assert_eq!(quote("it's"), r"'it'\''s'");
-        assert_eq!(quote(""), "''");
+    fn a_failed_case_is_a_failed_run_however_many_passed() {
+        let mut report = report();
+        assert_eq!(status(&report, false), Status::Ok);
+        let (op, model) = ("decode".to_owned(), "m".to_owned());
+        let (mode, error) = (Mode::Contiguous, "element 0: got NaN".to_owned());
+        report.failures = vec![Failure { op, model, batch: 1, context: 1, mode, error }];
+        assert_eq!(status(&report, false), Status::Failed);
+    }
+
+    #[test]
+    fn a_run_that_measured_nothing_has_failed() {
+        let mut report = report();
+        report.results.clear();
+        assert_eq!(status(&report, false), Status::Failed);
+        assert_eq!(status(&report, true), Status::Interrupted);
     }
 }

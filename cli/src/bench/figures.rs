@@ -26,7 +26,6 @@ const ACCURACY: [(KvDtype, f64); 6] = [
     (KvDtype::Int4, 1e-1),
 ];
 
-/// The figures that are made of times.
 pub fn groups(seed: u64) -> Vec<Group> {
     // The shape is within its limits.
     let shape = || ModelShape::by_name("llama-3-8b").expect("it is in the table");
@@ -103,9 +102,6 @@ pub fn num_accuracies() -> usize {
 }
 
 /// The figure of a format's error: K and V as they were given, not as they were stored, are the measure.
-///
-/// # Errors
-/// [`Verdict`] if it cannot be computed; a large error is no error.
 pub fn accuracy(gpu: &Gpu, seed: u64, index: usize) -> Result<Figure, Verdict> {
     let (kv_dtype, at_most) = ACCURACY[index];
     let spec = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(HEADS.0, HEADS.1, HEADS.2, &[1, 17, 300, 1024]) };

@@ -11,7 +11,7 @@ use wgpu_paged_attention::layout::UNIT_BYTES;
 
 /// K and V bytes of the largest default case, and what is measured by default so that it ends in time.
 const SOFTWARE_BYTES: u64 = 192 << 20;
-/// Operations of one run that nobody asked for by name: half a second.
+/// Operations of one run that is measured without being asked for by name: half a second.
 const SOFTWARE_FLOPS: u64 = 12_000_000_000;
 const SOFTWARE_GRID: [GridCase; 5] = [
     (1, 512, &[Op::Prefill]),
@@ -48,20 +48,15 @@ type GridCase = (u32, u32, &'static [Op]);
 /// Cases that are timed in alternation, so that the drift of a clock falls out of what is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Operations, one after the other.
     pub ops: Vec<Op>,
-    /// The cases, each in a mode.
     pub sides: Vec<(CaseInputs, Mode)>,
-    /// What is made of their times.
     pub comparisons: Vec<Comparison>,
 }
 
 /// A number made of the times of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// What it says, in words.
     pub what: String,
-    /// How it is made.
     pub measure: Measure,
     /// What it should be, if anything was asked.
     pub limit: Option<Limit>,
@@ -77,7 +72,6 @@ pub enum Measure {
 }
 
 impl Group {
-    /// The name of the group.
     pub fn label(&self) -> String {
         let first = self.sides.first().map_or_else(String::new, |(inputs, _)| inputs.label());
         if self.sides.len() > 1 { format!("{first} and {} more", self.sides.len() - 1) } else { first }
@@ -85,9 +79,6 @@ impl Group {
 }
 
 /// The groups of a run, in order, and what to tell of those that are left out.
-///
-/// # Errors
-/// [`SampleError`] if no lengths can be drawn from a log.
 pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec<String>), SampleError> {
     let formats = if options.kv_dtypes.is_empty() { vec![KvDtype::F16] } else { options.kv_dtypes.clone() };
     let block_sizes = if options.block_sizes.is_empty() { vec![16] } else { options.block_sizes.clone() };
@@ -169,7 +160,6 @@ fn group(ops: Vec<Op>, inputs: Vec<CaseInputs>, shared: bool) -> Group {
     Group { ops, sides, comparisons }
 }
 
-/// A batch of one shape.
 struct Batch {
     shape: ModelShape,
     lens: Vec<u32>,
@@ -229,7 +219,6 @@ fn batches(options: &BenchOptions, software: bool) -> Result<Vec<Batch>, SampleE
     Ok(batches)
 }
 
-/// Operations of one run.
 fn flops(inputs: &CaseInputs, op: Op) -> u64 {
     let rows: Vec<(u32, u32)> = inputs.queries(op).into_iter().zip(inputs.lens.iter().copied()).collect();
     let variant = inputs.variant;

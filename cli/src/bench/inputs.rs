@@ -14,34 +14,23 @@ const MAX_APPEND_BYTES: u64 = 64 << 20;
 /// Tokens of a sequence that the append operation writes at most: a chunk of a prefill.
 const MAX_APPEND_TOKENS: u32 = 512;
 
-/// What a case computes on; the same in all modes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseInputs {
-    /// Heads and their width.
     pub shape: ModelShape,
-    /// Storage of K and V.
     pub kv_dtype: KvDtype,
-    /// Tokens per block of the paged modes.
     pub block_size: u32,
-    /// Tokens of every sequence.
     pub lens: Vec<u32>,
-    /// Where they come from, for the report.
     pub workload: String,
-    /// Queries of a sequence that decodes.
     pub decoding: u32,
     /// Leading tokens that are the same in all sequences.
     pub shared_prefix: u32,
-    /// The variant of attention.
     pub variant: ScenarioVariant,
-    /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Layers, all with the same data: so many that a device's caches do not hold what one layer reads next.
     pub layers: u32,
-    /// Seed of K, V and q.
     pub seed: u64,
 }
 
-/// K or V.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     K = 0,
@@ -72,7 +61,6 @@ impl CaseInputs {
         format!("{shape} {kv_dtype} {}x{}", lens.len(), self.longest())
     }
 
-    /// Tokens of the longest sequence.
     pub fn longest(&self) -> u32 {
         self.lens.iter().copied().max().unwrap_or(0)
     }
@@ -93,7 +81,6 @@ impl CaseInputs {
         }
     }
 
-    /// Queries of every sequence.
     pub fn queries(&self, op: Op) -> Vec<u32> {
         op.queries(&self.lens, self.decoding)
     }
@@ -138,7 +125,6 @@ impl CaseInputs {
         (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
     }
 
-    /// Attention sinks.
     pub(super) fn sinks(&self) -> Vec<f32> {
         let mut rng = rng_for("sinks", self.seed);
         (0..self.shape.num_q_heads).map(|_| rng.random_range(-2.0..2.0)).collect()

@@ -17,7 +17,6 @@ const CASE_FORM: &str = "BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM";
 /// seven, and a single KV head with wide rows.
 const MEASURED: [&str; 4] = ["llama-13b", "llama-3-8b", "qwen2-7b", "gemma-3-270m"];
 
-/// The shapes that are measured by default.
 pub fn measured() -> impl Iterator<Item = ModelShape> {
     // All of them are in the table, which a test checks.
     MEASURED.into_iter().filter_map(|name| Some(Model::by_name(name).ok()?.shape()))
@@ -27,9 +26,7 @@ pub fn measured() -> impl Iterator<Item = ModelShape> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseSpec {
     pub batch: u32,
-    /// Tokens in the cache of each sequence.
     pub context: u32,
-    /// Heads and their width.
     pub shape: ModelShape,
 }
 

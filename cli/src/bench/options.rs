@@ -14,7 +14,6 @@ use wgpu_paged_attention::testkit::ScenarioVariant;
 /// Queries of the sequence that brings a chunk of its prompt to a mixed step.
 const MIXED_CHUNK: u32 = 128;
 
-/// An operation that can be timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Writing the K and V of new tokens.
@@ -31,7 +30,6 @@ impl Op {
     /// All of them, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Append, Self::Decode, Self::Prefill, Self::Mixed];
 
-    /// The name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Append => "append",
@@ -87,7 +85,6 @@ pub enum Lengths {
     /// All sequences are as long as the context.
     Uniform,
     Lists(Vec<LengthList>),
-    /// A request log.
     Trace {
         name: String,
         requests: Vec<Request>,
@@ -95,7 +92,6 @@ pub enum Lengths {
     Workload(Workload),
 }
 
-/// What to measure, and how long.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Measure the project's own figures instead; of the rest, only samples, seed and time are used.
@@ -119,7 +115,6 @@ pub struct BenchOptions {
     /// with batches that do not.
     pub shared_prefix: Option<u32>,
     pub variant: ScenarioVariant,
-    /// Whether the log-sum-exp is written.
     pub lse: bool,
     /// Timed runs of every case; `None` means what suits the adapter.
     pub samples: Option<u32>,

@@ -2,44 +2,53 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 use super::case::{Case, Work};
-use super::timer::{Timer, TimerError};
+use super::timer::{Clock, PassTimer, TimerError};
 
-/// How many rounds there are.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     /// The fewest, however long they take, and the most. One more goes before them to warm up.
     pub count: RangeInclusive<u32>,
     /// From here on the fewest are enough.
-    pub deadline: Instant,
+    pub deadline: Duration,
 }
 
 impl Rounds {
-    /// Times all sides; of each, the microseconds of every round. Once `cancel` is set no further round begins.
-    ///
-    /// # Errors
-    /// [`TimerError`].
+    /// Calls `round` for each, with whether it counts: the first warms up.
+    pub fn each<C: Clock>(
+        &self,
+        clock: &mut C,
+        mut round: impl FnMut(&mut C, bool) -> Result<(), TimerError>,
+    ) -> Result<(), TimerError> {
+        for number in 0..=*self.count.end() {
+            if number > *self.count.start() && clock.now() > self.deadline {
+                break;
+            }
+            round(clock, number > 0)?;
+        }
+        Ok(())
+    }
+
+    /// Times all sides; of each, the microseconds of every round. Once `cancel` is set nothing more is timed.
     pub fn time(
         &self,
-        timer: &mut Timer,
+        timer: &mut PassTimer,
         sides: &[(&Case, &Work)],
         cancel: &AtomicBool,
     ) -> Result<Vec<Vec<f64>>, TimerError> {
         let mut times_us = vec![Vec::new(); sides.len()];
-        for round in 0..=*self.count.end() {
-            let enough = round > *self.count.start() && Instant::now() > self.deadline;
-            if enough || cancel.load(Ordering::Relaxed) {
-                break;
+        self.each(timer, |timer, counts| {
+            if cancel.load(Ordering::Relaxed) {
+                return Ok(());
             }
             for ((case, work), times_us) in sides.iter().zip(&mut times_us) {
                 let sample = case.time(work, timer)?;
-                if round > 0 {
-                    times_us.push(timer.time_us(&sample));
-                }
+                times_us.extend(counts.then(|| timer.time_us(&sample)));
             }
-        }
+            Ok(())
+        })?;
         Ok(times_us)
     }
 }

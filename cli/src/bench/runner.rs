@@ -1,38 +1,42 @@
 //! The benchmark run: groups of cases one after the other, checked, then timed in alternation.
 
+mod device;
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::accounting::{self, Cost};
-use super::case::{Case, CaseError, Work};
-use super::ceilings::CeilingKernels;
+use super::case::CaseError;
 use super::figures;
 use super::groups::{self, Comparison, Group, Measure};
 use super::inputs::CaseInputs;
 use super::options::{BenchOptions, Op};
-use super::report::{Adapter, CaseResult, Failure, Figure, Mode, Pair, Report};
+use super::report::{CaseResult, Failure, Figure, Mode, Pair, Report, Timing};
+use super::rounds::Rounds;
 use super::stats::{Summary, Warning, fold, median, warnings};
-use super::timer::{Sample, Timer, TimerError};
+use super::timer::{Clock, Sample, TimerError};
+use crate::report::Adapter;
 use crate::trace::SampleError;
-use wgpu_paged_attention::testkit::Gpu;
+use device::Device;
+use wgpu_paged_attention::testkit::{Gpu, Verdict};
 
 const LEAST_SAMPLES: u32 = 5;
+const SOFTWARE_SAMPLES: u32 = 41;
+const GPU_SAMPLES: u32 = 101;
 /// A clock that is read across a submission does not resolve less.
 const RESOLUTION_US: f64 = 1.0;
 
 /// What a run reports while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Before the first case.
     Started {
-        /// Cases to come.
         total_cases: usize,
     },
     /// Before a case.
     Case {
-        /// Cases done.
         done: usize,
-        /// The case that begins.
         label: &'a str,
     },
     /// Something the reader should know.
@@ -43,14 +47,32 @@ pub enum Progress<'a> {
 
 /// Why there is no report at all.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BenchError {
-    /// The device cannot even be timed.
     #[error(transparent)]
     Timer(#[from] TimerError),
-    /// No lengths can be drawn from the log.
     #[error(transparent)]
     Lengths(#[from] SampleError),
+}
+
+/// What a run measures with: a device, or a fake in tests.
+pub trait Timer: Clock {
+    /// Inputs in one mode, ready for every operation.
+    type Case;
+    /// An operation on them.
+    type Work;
+    fn prepare(&mut self, inputs: &CaseInputs, mode: Mode) -> Result<Self::Case, CaseError>;
+    /// Runs an operation once and compares it with the reference: its first time and its largest error.
+    fn check(&mut self, case: &Self::Case, op: Op) -> Result<(Self::Work, Sample, f64), CaseError>;
+    fn time(&mut self, case: &Self::Case, work: &Self::Work) -> Result<Sample, TimerError>;
+    /// GB/s of one streaming read.
+    fn read_gb_s(&mut self) -> Result<f64, TimerError>;
+    /// GFLOP/s of one run of multiply-adds.
+    fn fma_gflop_s(&mut self) -> Result<f64, TimerError>;
+    /// One of the figures that are made of errors.
+    fn accuracy(&mut self, seed: u64, index: usize) -> Result<Figure, Verdict>;
+    /// The clock behind [`time_us`](Self::time_us).
+    fn timing(&self) -> Timing;
+    fn time_us(&self, sample: &Sample) -> f64;
 }
 
 /// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
@@ -64,60 +86,48 @@ pub fn run(
     cancel: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, BenchError> {
-    let deadline = Instant::now() + options.time_budget;
-    let (groups, accuracies) = if options.figures {
-        (figures::groups(options.seed), figures::num_accuracies())
-    } else {
-        let (groups, left_out) = groups::groups(options, gpu.is_software())?;
-        left_out.iter().for_each(|message| progress(Progress::Message(message)));
-        (groups, 0)
-    };
-    let total = groups.len() + accuracies;
-    progress(Progress::Started { total_cases: total });
-
-    let mut timer = Timer::new(gpu)?;
-    let kernels = CeilingKernels::new(gpu);
-    let ceilings = kernels.measure(&mut timer)?;
+    let (groups, accuracies) = work(options, gpu.is_software(), progress)?;
+    progress(Progress::Started { total_cases: groups.len() + accuracies });
+    let (mut device, ceilings) = Device::new(gpu)?;
     let report = Report::new(command.to_owned(), options.seed, Adapter::of(gpu), ceilings);
-    let mut run = Run { gpu, options, timer, kernels, report, warnings: Vec::new() };
-    for done in 0..total {
-        if cancel.load(Ordering::Relaxed) {
-            progress(Progress::Message("stopped before all cases were measured"));
-            break;
-        }
-        if let Some(group) = groups.get(done) {
-            progress(Progress::Case { done, label: &group.label() });
-            let left = deadline.saturating_duration_since(Instant::now());
-            run.group(group, left / (groups.len() - done) as u32);
-        } else {
-            progress(Progress::Case { done, label: "accuracy" });
-            run.accuracy(done - groups.len());
-        }
-        progress(Progress::Report(&run.report));
+    let most = if gpu.is_software() { SOFTWARE_SAMPLES } else { GPU_SAMPLES };
+    Ok(Run::new(&mut device, options, most, report).all(&groups, accuracies, cancel, progress))
+}
+
+/// Groups that are timed, and how many figures are made of errors.
+fn work(
+    options: &BenchOptions,
+    software: bool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(Vec<Group>, usize), SampleError> {
+    if options.figures {
+        return Ok((figures::groups(options.seed), figures::num_accuracies()));
     }
-    fold(&run.warnings).iter().for_each(|line| progress(Progress::Message(line)));
-    Ok(run.report)
+    let (groups, left_out) = groups::groups(options, software)?;
+    left_out.iter().for_each(|message| progress(Progress::Message(message)));
+    Ok((groups, 0))
 }
 
 /// A run in progress.
-struct Run<'a> {
-    gpu: &'a Gpu,
+struct Run<'a, T> {
+    timer: &'a mut T,
     options: &'a BenchOptions,
-    timer: Timer,
-    kernels: CeilingKernels,
+    deadline: Duration,
+    /// Rounds of every group, warm-up left out.
+    count: std::ops::RangeInclusive<u32>,
     report: Report,
     /// What is doubtful, and about which result.
     warnings: Vec<(String, Warning)>,
 }
 
 /// A side of a group under way.
-struct Side<'a> {
+struct Side<'a, T: Timer> {
     /// Its place in the group.
     place: usize,
     inputs: &'a CaseInputs,
     mode: Mode,
-    case: &'a Case,
-    work: Work,
+    case: &'a T::Case,
+    work: T::Work,
     cold: Sample,
     max_abs_error: f64,
     samples: Vec<Sample>,
@@ -131,13 +141,50 @@ struct Beside {
     fma_gflop_s: Vec<f64>,
 }
 
-impl Run<'_> {
+impl<'a, T: Timer> Run<'a, T> {
+    /// `most`: samples of a case where time allows and `options` name no number.
+    fn new(timer: &'a mut T, options: &'a BenchOptions, most: u32, report: Report) -> Self {
+        let count = match (options.samples, options.quick) {
+            (Some(samples), _) => samples..=samples,
+            (None, true) => LEAST_SAMPLES..=LEAST_SAMPLES,
+            (None, false) => LEAST_SAMPLES..=most,
+        };
+        let deadline = timer.now() + options.time_budget;
+        Self { timer, options, deadline, count, report, warnings: Vec::new() }
+    }
+
+    fn all(
+        mut self,
+        groups: &[Group],
+        accuracies: usize,
+        cancel: &AtomicBool,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Report {
+        for done in 0..groups.len() + accuracies {
+            if cancel.load(Ordering::Relaxed) {
+                progress(Progress::Message("stopped before all cases were measured"));
+                break;
+            }
+            if let Some(group) = groups.get(done) {
+                progress(Progress::Case { done, label: &group.label() });
+                let left = self.deadline.saturating_sub(self.timer.now());
+                self.group(group, left / (groups.len() - done) as u32);
+            } else {
+                progress(Progress::Case { done, label: "accuracy" });
+                self.accuracy(done - groups.len());
+            }
+            progress(Progress::Report(&self.report));
+        }
+        fold(&self.warnings).iter().for_each(|line| progress(Progress::Message(line)));
+        self.report
+    }
+
     /// Measures all sides of a group within about `share` of time.
     fn group(&mut self, group: &Group, share: Duration) {
-        let end = Instant::now() + share;
+        let end = self.timer.now() + share;
         let mut cases = Vec::new();
         for (place, (inputs, mode)) in group.sides.iter().enumerate() {
-            match Case::new(self.gpu, inputs, *mode) {
+            match self.timer.prepare(inputs, *mode) {
                 Ok(case) => cases.push((place, case)),
                 Err(error) => group.ops.iter().for_each(|&op| self.fail(inputs, op, *mode, &error.to_string())),
             }
@@ -147,7 +194,7 @@ impl Run<'_> {
             for (place, case) in &cases {
                 let (inputs, mode) = &group.sides[*place];
                 // Correct first: a case that is not has no time.
-                match self.check(op, case) {
+                match self.timer.check(case, op) {
                     Ok((work, cold, max_abs_error)) => {
                         let (place, mode, samples) = (*place, *mode, Vec::new());
                         sides.push(Side { place, inputs, mode, case, work, cold, max_abs_error, samples });
@@ -155,53 +202,34 @@ impl Run<'_> {
                     Err(error) => self.fail(inputs, op, *mode, &error.to_string()),
                 }
             }
-            let left = end.saturating_duration_since(Instant::now()) / (group.ops.len() - at) as u32;
-            match self.sample(op, &mut sides, left) {
+            let now = self.timer.now();
+            let deadline = now + end.saturating_sub(now) / (group.ops.len() - at) as u32;
+            match self.sample(op, &mut sides, deadline) {
                 Ok(beside) => self.record(group, op, &sides, &beside),
                 Err(error) => sides.iter().for_each(|side| self.fail(side.inputs, op, side.mode, &error.to_string())),
             }
         }
     }
 
-    fn check(&mut self, op: Op, case: &Case) -> Result<(Work, Sample, f64), CaseError> {
-        let work = case.begin(op)?;
-        let (cold, max_abs_error) = case.check(&work, &mut self.timer)?;
-        Ok((work, cold, max_abs_error))
-    }
-
     /// Times the sides in alternation, and the ceilings with them.
-    fn sample(&mut self, op: Op, sides: &mut [Side<'_>], time: Duration) -> Result<Beside, TimerError> {
-        let wanted = self.options.samples.unwrap_or(if self.options.quick {
-            LEAST_SAMPLES
-        } else if self.gpu.is_software() {
-            41
-        } else {
-            101
-        });
-        let end = Instant::now() + time;
+    fn sample(&mut self, op: Op, sides: &mut [Side<'_, T>], deadline: Duration) -> Result<Beside, TimerError> {
         let mut beside = Beside::default();
-        // Round 0 warms up: the check before it ran with other work in between.
-        for round in 0..=wanted {
-            if self.options.samples.is_none() && round > LEAST_SAMPLES && Instant::now() > end {
-                break;
-            }
+        let rounds = Rounds { count: self.count.clone(), deadline };
+        rounds.each(self.timer, |timer, counts| {
             for side in sides.iter_mut() {
-                let sample = side.case.time(&side.work, &mut self.timer)?;
-                if round > 0 {
-                    side.samples.push(sample);
-                }
+                let sample = timer.time(side.case, &side.work)?;
+                side.samples.extend(counts.then_some(sample));
             }
-            let read_gb_s = self.kernels.read_gb_s(&mut self.timer)?;
-            let fma_gflop_s = if op.is_compute_bound() { self.kernels.fma_gflop_s(&mut self.timer)? } else { f64::NAN };
-            if round > 0 {
-                beside.read_gb_s.push(read_gb_s);
-                beside.fma_gflop_s.push(fma_gflop_s);
-            }
-        }
+            let read_gb_s = timer.read_gb_s()?;
+            let fma_gflop_s = if op.is_compute_bound() { timer.fma_gflop_s()? } else { f64::NAN };
+            beside.read_gb_s.extend(counts.then_some(read_gb_s));
+            beside.fma_gflop_s.extend(counts.then_some(fma_gflop_s));
+            Ok(())
+        })?;
         Ok(beside)
     }
 
-    fn record(&mut self, group: &Group, op: Op, sides: &[Side<'_>], beside: &Beside) {
+    fn record(&mut self, group: &Group, op: Op, sides: &[Side<'_, T>], beside: &Beside) {
         let mut results = Vec::new();
         for side in sides {
             let result = self.result(op, side, beside);
@@ -213,9 +241,10 @@ impl Run<'_> {
         for paged in &results {
             self.report.pairs.extend(results.iter().filter_map(|other| Pair::of(paged, other)));
         }
+        let places: Vec<usize> = sides.iter().map(|side| side.place).collect();
         for comparison in &group.comparisons {
-            if let Some(mut figure) = figure(comparison, sides, &results, beside) {
-                // The project's own name theirs.
+            if let Some(mut figure) = figure(comparison, &places, &results, beside) {
+                // Performance targets name their operation.
                 if !self.options.figures {
                     figure.what = format!("{op} {}", figure.what);
                 }
@@ -225,7 +254,7 @@ impl Run<'_> {
         self.report.results.extend(results);
     }
 
-    fn result(&self, op: Op, side: &Side<'_>, beside: &Beside) -> CaseResult {
+    fn result(&self, op: Op, side: &Side<'_, T>, beside: &Beside) -> CaseResult {
         let inputs = side.inputs;
         let layers = f64::from(inputs.layers);
         let samples_us: Vec<f64> = side.samples.iter().map(|sample| self.timer.time_us(sample) / layers).collect();
@@ -270,9 +299,8 @@ impl Run<'_> {
         }
     }
 
-    /// Measures one of the figures that are made of errors.
     fn accuracy(&mut self, index: usize) {
-        match figures::accuracy(self.gpu, self.options.seed, index) {
+        match self.timer.accuracy(self.options.seed, index) {
             Ok(figure) => self.report.figures.push(figure),
             Err(error) => self.report.failures.push(Failure {
                 op: "accuracy".to_owned(),
@@ -297,9 +325,10 @@ impl Run<'_> {
     }
 }
 
-/// What a comparison comes to: the median over the rounds. `None` if a side of it has failed.
-fn figure(comparison: &Comparison, sides: &[Side<'_>], results: &[CaseResult], beside: &Beside) -> Option<Figure> {
-    let of = |place: usize| Some(&results[sides.iter().position(|side| side.place == place)?]);
+/// What a comparison comes to: the median over the rounds. `None` if a side of it has failed. `places` are those of the
+/// results in their group.
+fn figure(comparison: &Comparison, places: &[usize], results: &[CaseResult], beside: &Beside) -> Option<Figure> {
+    let of = |place: usize| Some(&results[places.iter().position(|&other| other == place)?]);
     let sums = |places: &[usize]| -> Option<Vec<f64>> {
         let results: Vec<&CaseResult> = places.iter().map(|&place| of(place)).collect::<Option<_>>()?;
         let rounds = results.iter().map(|result| result.samples_us.len()).min()?;

@@ -1,6 +1,5 @@
 //! What a set of timings says, and whether to believe it.
 
-use std::fmt;
 use std::mem::discriminant;
 
 /// A sample further from the median than this many robust standard deviations is an outlier. 10 rather than the usual
@@ -19,17 +18,13 @@ const MIN_SAMPLES: usize = 5;
 /// Order statistics of a case's timings, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// Samples summarised.
     pub count: usize,
-    /// Fastest sample.
     pub min: f64,
     /// First quartile.
     pub p25: f64,
-    /// Median.
     pub median: f64,
     /// Third quartile.
     pub p75: f64,
-    /// Slowest sample.
     pub max: f64,
 }
 
@@ -76,75 +71,33 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 }
 
 /// A reason to doubt a case's timings. Its text names the cause and a remedy.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Warning {
-    /// Too few samples for quartiles.
-    FewSamples {
-        /// Samples there are.
-        count: usize,
-    },
-    /// The first counted run was by far slower than the rest.
-    SlowFirstRun {
-        /// Its time.
-        first_us: f64,
-        /// Median of all.
-        median_us: f64,
-    },
-    /// Some runs were by far slower or faster than the rest.
-    Outliers {
-        /// How many.
-        outliers: usize,
-        /// Of how many.
-        count: usize,
-    },
-    /// The quartiles lie far apart.
-    WideSpread {
-        /// Their distance as a share of the median.
-        spread: f64,
-    },
-    /// The median is but a few steps of the timer.
-    BelowResolution {
-        /// Median of all.
-        median_us: f64,
-        /// One step of the timer.
-        resolution_us: f64,
-    },
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::FewSamples { count } => {
-                write!(
-                    f,
-                    "only {count} samples: quartiles say little; raise the number of runs to {MIN_SAMPLES} or more"
-                )
-            }
-            Self::SlowFirstRun { first_us, median_us } => write!(
-                f,
-                "the first counted run took {first_us:.0} µs against a median of {median_us:.0} µs: \
-                 caches or clocks were still cold; raise the number of warm-up runs"
-            ),
-            Self::Outliers { outliers, count } => write!(
-                f,
-                "{outliers} of {count} runs lie far from the rest: something else used the machine; \
-                 close other programs and run again"
-            ),
-            Self::WideSpread { spread } => write!(
-                f,
-                "the quartiles lie {:.0} % of the median apart: small differences mean nothing here; \
-                 raise the number of runs, or fix the device's clocks",
-                spread * 100.0
-            ),
-            Self::BelowResolution { median_us, resolution_us } => write!(
-                f,
-                "the median of {median_us:.2} µs is only {:.0} steps of the timer ({resolution_us:.3} µs): \
-                 measure a larger batch or context",
-                median_us / resolution_us
-            ),
-        }
-    }
+    #[error("only {count} samples: quartiles say little; raise the number of runs to {MIN_SAMPLES} or more")]
+    FewSamples { count: usize },
+    #[error(
+        "the first counted run took {first_us:.0} µs against a median of {median_us:.0} µs: caches or clocks were still \
+         cold; raise the number of warm-up runs"
+    )]
+    SlowFirstRun { first_us: f64, median_us: f64 },
+    #[error(
+        "{outliers} of {count} runs lie far from the rest: something else used the machine; close other programs and run \
+         again"
+    )]
+    Outliers { outliers: usize, count: usize },
+    /// The distance of the quartiles as a share of the median.
+    #[error(
+        "the quartiles lie {:.0} % of the median apart: small differences mean nothing here; raise the number of runs, or \
+         fix the device's clocks",
+        spread * 100.0
+    )]
+    WideSpread { spread: f64 },
+    #[error(
+        "the median of {median_us:.2} µs is only {:.0} steps of the timer ({resolution_us:.3} µs): measure a larger batch \
+         or context",
+        median_us / resolution_us
+    )]
+    BelowResolution { median_us: f64, resolution_us: f64 },
 }
 
 /// One line for each kind of doubt, whatever number of results it fell on: the first of them, and how many more there are.

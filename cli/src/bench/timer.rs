@@ -1,16 +1,20 @@
 //! Timing of what is recorded into one compute pass: by the device's own clock where it has one that works, and by the
 //! host's clock from submission to completion.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::report::Timing;
 use wgpu_paged_attention::gpu::GpuError;
 use wgpu_paged_attention::testkit::Gpu;
 
+/// Tells when a round must be the last.
+pub trait Clock {
+    fn now(&self) -> Duration;
+}
+
 /// A device clock that reads less than this share of the host's is not believed.
 const LEAST_SHARE: f64 = 0.01;
 
-/// One run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Microseconds by the device's clock; `None` where it has none that works.
@@ -19,25 +23,20 @@ pub struct Sample {
     pub wall_us: f64,
 }
 
-/// Why a run has no time.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TimerError {
-    /// Recording failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// wgpu refused the work.
     #[error("wgpu refused the work: {0}")]
     Refused(String),
-    /// The device went away while it worked.
     #[error("the device was lost while it worked")]
     Lost,
 }
 
-/// Times passes on one device.
 #[derive(Debug)]
-pub struct Timer {
+pub struct PassTimer {
     gpu: Gpu,
+    started: Instant,
     queries: Option<Queries>,
 }
 
@@ -45,15 +44,17 @@ pub struct Timer {
 struct Queries {
     set: wgpu::QuerySet,
     resolved: wgpu::Buffer,
-    /// Microseconds per tick.
     period_us: f64,
 }
 
-impl Timer {
+impl Clock for PassTimer {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+impl PassTimer {
     /// A timer; it tries the device's clock and does without if that reads nonsense.
-    ///
-    /// # Errors
-    /// [`TimerError`] if not even an empty pass runs.
     pub fn new(gpu: &Gpu) -> Result<Self, TimerError> {
         let queries = gpu.device.features().contains(wgpu::Features::TIMESTAMP_QUERY).then(|| Queries {
             set: gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
@@ -69,12 +70,11 @@ impl Timer {
             }),
             period_us: f64::from(gpu.queue.get_timestamp_period()) / 1e3,
         });
-        let mut timer = Self { gpu: gpu.clone(), queries };
+        let mut timer = Self { gpu: gpu.clone(), started: Instant::now(), queries };
         timer.measure(|_| Ok(()))?;
         Ok(timer)
     }
 
-    /// Which clock [`time_us`](Self::time_us) reads.
     pub fn timing(&self) -> Timing {
         if self.queries.is_some() { Timing::Gpu } else { Timing::Wall }
     }
@@ -96,9 +96,6 @@ impl Timer {
     }
 
     /// Records a pass, submits it and waits for it.
-    ///
-    /// # Errors
-    /// [`TimerError`]; there is no time for work that failed.
     pub fn measure(
         &mut self,
         record: impl FnOnce(&mut wgpu::ComputePass<'_>) -> Result<(), GpuError>,
@@ -124,17 +121,19 @@ impl Timer {
         self.gpu.queue.submit([commands]);
         let waited = device.poll(wgpu::PollType::wait_indefinitely());
         let wall_us = start.elapsed().as_secs_f64() * 1e6;
-        if let Some(error) = pollster::block_on(scope.pop()) {
+        // Within the scope: a lost device refuses to be read.
+        let ticks: Option<Option<Vec<u64>>> = self.queries.as_ref().map(|queries| self.gpu.read(&queries.resolved));
+        let refused = pollster::block_on(scope.pop());
+        if waited.is_err() || ticks == Some(None) {
+            return Err(TimerError::Lost);
+        }
+        if let Some(error) = refused {
             return Err(TimerError::Refused(error.to_string()));
         }
-        waited.map_err(|_| TimerError::Lost)?;
-        let gpu_us = match &self.queries {
-            None => None,
-            Some(queries) => {
-                let ticks: Vec<u64> = self.gpu.read(&queries.resolved).ok_or(TimerError::Lost)?;
+        let gpu_us =
+            self.queries.as_ref().zip(ticks.flatten()).and_then(|(queries, ticks)| {
                 ticks[1].checked_sub(ticks[0]).map(|ticks| ticks as f64 * queries.period_us)
-            }
-        };
+            });
         Ok(Sample { gpu_us, wall_us })
     }
 }

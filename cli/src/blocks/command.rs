@@ -4,25 +4,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::bench::models::{MAX_CONTEXT, ModelShape};
-use crate::bench::report::Adapter;
-use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, render, study};
+use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, study};
+use crate::report::{Adapter, Head};
 use crate::trace::{Log, ReadOptions};
 use crate::workload::Workload;
 use clap::Args;
 use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::bench::command::{cancel_on_ctrl_c, command_line};
 use crate::common::adapter::AdapterArgs;
-use crate::common::files::ReportArgs;
-use crate::common::output::{Progress, print};
+use crate::common::files::{Report, ReportArgs};
+use crate::common::output::Progress;
+use crate::common::process::{cancel_on_ctrl_c, command_line};
 use crate::common::status::{Failure, Status};
 use crate::common::values::{seconds, up_to};
 use crate::models::Model;
 use crate::models::args::{OtherModelArgs, longest, models};
 use crate::trace::args::{LogArgs, check_ids};
 
-/// What the help says behind the options.
 pub const HELP: &str = "\
 Utilisation and fragmentation are averages over all steps of all requests, exact; the decode time is that of one layer on a
 batch drawn from the same requests, all sizes in alternation, each compared with a reference on the CPU first.
@@ -32,13 +31,10 @@ Examples:
   paged-attention blocks --workload short-chat --no-measure
   paged-attention blocks --trace requests.csv --block-size 8,16,24,32 --report blocks.html";
 
-/// Arguments of `blocks`.
 #[derive(Debug, Args)]
 pub struct BlocksArgs {
-    /// The adapter.
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// The requests [default: all workloads].
     #[command(flatten)]
     pub log: LogArgs,
     /// Tokens that one hash id of the log stands for [default: as the log shows].
@@ -69,12 +65,10 @@ pub struct BlocksArgs {
     /// Seed of all inputs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where the study goes besides stdout.
     #[command(flatten)]
     pub report: ReportArgs,
 }
 
-/// Runs the command.
 pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     let mut sizes = args.block_size.clone();
@@ -94,11 +88,7 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     }
 
     let mut report = BlockSizesReport {
-        kind: BlockSizesReport::KIND.to_owned(),
-        schema: BlockSizesReport::SCHEMA,
-        command: command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seed: args.seed,
+        head: Head::new(BlockSizesReport::KIND, Some(command_line()), Some(args.seed)),
         max_seq_len: max_len,
         model: model.name.to_string(),
         kv_dtype: args.kv_dtype,
@@ -116,10 +106,7 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     }
     report.recommendation = recommend(&report.workloads);
 
-    print(&render(&report))?;
-    files.tables.write_json(|| report.to_json())?;
-    files.tables.write_csv(|| report.to_csv())?;
-    files.write_page(&report)?;
+    files.deliver(&report)?;
     Ok(if report.interrupted { Status::Interrupted } else { Status::Ok })
 }
 

@@ -20,7 +20,6 @@ impl Life {
         (steps > 0).then_some(Self { first, steps })
     }
 
-    /// Whether the request had wanted more.
     pub(super) fn is_cut(&self, request: &Request) -> bool {
         self.steps < request.output_tokens
     }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,14 +15,13 @@ use crate::bench::options::Op;
 use crate::bench::report::Mode;
 use crate::bench::rounds::Rounds;
 use crate::bench::stats::Summary;
-use crate::bench::timer::Timer;
+use crate::bench::timer::{Clock, PassTimer};
 use crate::compare::Band;
 use crate::compare::noise::median_band;
 use crate::trace::{Request, sequence_lengths};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::Gpu;
 
-/// Timed rounds.
 const ROUNDS: RangeInclusive<u32> = 5..=41;
 /// Sequences of a batch, and the most tokens of one.
 const SOFTWARE_BATCH: (usize, u32) = (8, 2048);
@@ -30,22 +29,16 @@ const GPU_BATCH: (usize, u32) = (64, 8192);
 /// The size that others are compared with, where it is among them.
 const REFERENCE: u32 = 16;
 
-/// What to measure.
 #[derive(Clone, Debug)]
 pub struct DecodeMeasure {
-    /// The heads of the model.
     pub shape: ModelShape,
-    /// Storage of K and V.
     pub kv_dtype: KvDtype,
-    /// The longest sequence.
     pub max_seq_len: u32,
-    /// Seed of the batch and its inputs.
     pub seed: u64,
     /// Time for the rounds; filling caches and checking them comes before.
     pub time_budget: Duration,
 }
 
-/// The time of a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeTime {
     /// Microseconds of a layer, the median over the rounds.
@@ -63,9 +56,6 @@ pub struct DecodeTime {
 impl DecodeMeasure {
     /// Times a decode step of a batch drawn from `requests` with every block size, in alternation, each compared with the
     /// oracle before. `None` if `cancel` was set before there were enough rounds.
-    ///
-    /// # Errors
-    /// [`BlockSizesError`].
     pub fn run(
         &self,
         gpu: &Gpu,
@@ -76,7 +66,7 @@ impl DecodeMeasure {
         let (batch, longest) = if gpu.is_software() { SOFTWARE_BATCH } else { GPU_BATCH };
         let lens = sequence_lengths(requests, batch, self.max_seq_len.min(longest), self.seed)?;
         let layers = rotated_layers(&self.shape, self.kv_dtype, &lens, gpu.is_software());
-        let mut timer = Timer::new(gpu)?;
+        let mut timer = PassTimer::new(gpu)?;
         let mut cases = Vec::new();
         for &block_size in block_sizes {
             let inputs = CaseInputs {
@@ -95,7 +85,7 @@ impl DecodeMeasure {
             cases.push((case, work));
         }
         let sides: Vec<_> = cases.iter().map(|(case, work)| (case, work)).collect();
-        let rounds = Rounds { count: ROUNDS, deadline: Instant::now() + self.time_budget };
+        let rounds = Rounds { count: ROUNDS, deadline: timer.now() + self.time_budget };
         let times_us = rounds.time(&mut timer, &sides, cancel)?;
         if times_us.iter().any(|times_us| times_us.len() < *ROUNDS.start() as usize) {
             return Ok(None);
@@ -109,7 +99,6 @@ pub(super) fn reference(block_sizes: &[u32]) -> usize {
     block_sizes.iter().position(|&size| size == REFERENCE).unwrap_or(0)
 }
 
-/// Medians, and quotients of neighbouring runs.
 fn relative_times(block_sizes: &[u32], times_us: &[Vec<f64>], layers: u32) -> Option<Vec<DecodeTime>> {
     let reference = &times_us[reference(block_sizes)];
     let time = |times_us: &Vec<f64>| {

@@ -19,17 +19,17 @@ pub mod command;
 mod error;
 mod life;
 pub mod measure;
+mod page;
 mod recommend;
 mod report;
 mod sharing;
 mod study;
-#[cfg(test)]
-mod tests;
-mod text;
 
 pub use error::BlockSizesError;
 pub use measure::DecodeMeasure;
 pub use recommend::recommend;
-pub use report::{BlockSizeRow, BlockSizeStudy, BlockSizesReport};
+pub use report::{BlockSizeStudy, BlockSizesReport};
 pub use study::study;
-pub use text::render;
+
+#[cfg(test)]
+mod tests;

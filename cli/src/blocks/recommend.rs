@@ -6,25 +6,13 @@
 //! distance of the quartiles, if that is more. If one workload is fastest with this size and another with that, the size
 //! whose worst workload loses least.
 
-use serde::{Deserialize, Serialize};
-
-use super::report::{BlockSizeRow, BlockSizeStudy};
+use super::report::{BlockSizeRow, BlockSizeStudy, Recommendation};
 
 /// Utilisation that may be given up, as a share of what is reserved.
 pub const UTILISATION_POINTS: f64 = 0.05;
 /// Prefix hits that may be given up, as a share of the prompts.
 pub const HIT_POINTS: f64 = 0.02;
-/// Decode time that may be given up.
 pub const DECODE_NOISE: f64 = 0.03;
-
-/// A size and why.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Recommendation {
-    /// Tokens per block.
-    pub block_size: u32,
-    /// In words.
-    pub reason: String,
-}
 
 /// Picks a size; `None` without workloads, or if they have different sizes.
 pub fn recommend(workloads: &[BlockSizeStudy]) -> Option<Recommendation> {
@@ -83,7 +71,6 @@ fn keeps(study: &BlockSizeStudy, at: usize) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Loss {
     share: f64,
-    /// What may be given up there.
     noise: f64,
     /// No more than may be given up, in any workload.
     is_noise: bool,

@@ -1,27 +1,15 @@
 //! One log, all block sizes.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::BlockSizesError;
 use super::life::Life;
-use super::report::{BlockSizeRow, BlockSizeStudy};
+use super::report::{BlockSizeRow, BlockSizeStudy, Published};
 use super::sharing::hit_shares;
 use crate::trace::Log;
 use crate::workload::SHORT_CHAT;
 
 /// Bytes of an entry of a block table.
 const ENTRY_BYTES: u64 = 4;
-/// The longest sequence of the published table.
 const PUBLISHED_MAX_SEQ_LEN: u32 = 4096;
-
-/// What was published for a block size.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Published {
-    /// Share of the reserved tokens that are empty.
-    pub fragmentation: f64,
-    /// The rest.
-    pub utilisation: f64,
-}
 
 /// The published table, of block size and figures, for short chats in a cache of up to 4,096 tokens per sequence.
 pub const PUBLISHED: [(u32, Published); 4] = [
@@ -32,9 +20,6 @@ pub const PUBLISHED: [(u32, Published); 4] = [
 ];
 
 /// Works out what every block size makes of a log; decode times are not among it.
-///
-/// # Errors
-/// [`BlockSizesError::Nothing`] if no request can be served, [`BlockSizesError::NoSizes`]. A block size of 0 is read as 1.
 pub fn study(log: &Log, block_sizes: &[u32], max_seq_len: u32) -> Result<BlockSizeStudy, BlockSizesError> {
     if block_sizes.is_empty() {
         return Err(BlockSizesError::NoSizes);

@@ -1,5 +1,8 @@
 use super::measure::DecodeTime;
+use super::report::BlockSizeRow;
 use super::*;
+use crate::common::files::Report;
+use crate::report::Head;
 use crate::trace::{Log, Request};
 use crate::workload::{SHORT_CHAT, Workload};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
@@ -163,11 +166,7 @@ fn sizes_that_find_fewer_prefixes_are_not_recommended() {
 
 fn report(workloads: Vec<BlockSizeStudy>) -> BlockSizesReport {
     BlockSizesReport {
-        kind: BlockSizesReport::KIND.to_owned(),
-        schema: BlockSizesReport::SCHEMA,
-        command: "paged-attention blocks".to_owned(),
-        version: "0.1.0".to_owned(),
-        seed: 1,
+        head: Head::new(BlockSizesReport::KIND, Some("paged-attention blocks".to_owned()), Some(1)),
         max_seq_len: 4096,
         model: "llama-3-8b".to_owned(),
         kv_dtype: KvDtype::F16,
@@ -193,7 +192,7 @@ fn the_report_is_read_back_and_has_a_line_for_every_row() {
     assert!(csv.lines().nth(5).unwrap().starts_with("short-chat,16,256,"), "{csv}");
     assert!(csv.contains("\n\"my, \"\"log\"\".csv\",1,4096,"), "{csv}");
 
-    let text = render(&report);
+    let text = report.page().to_text();
     for words in ["short-chat: 999 requests, 1 refused or without an answer", "published", "recommended: blocks of"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
@@ -202,8 +201,8 @@ fn the_report_is_read_back_and_has_a_line_for_every_row() {
     // Times are held against those of 16, or of the first size where there are no blocks of 16.
     let time = DecodeTime { median_us: 10.0, low_us: 9.0, high_us: 11.0, relative: 1.0, noise: 0.1 };
     report.workloads[0].rows.iter_mut().for_each(|row| row.decode = Some(time));
-    assert!(render(&report).contains("decode, ÷ 16 |"));
+    assert!(report.page().to_text().contains("decode, ÷ 16 |"));
     report.workloads[0].rows.retain(|row| row.block_size > 16);
     let first = report.workloads[0].rows[0].block_size;
-    assert!(render(&report).contains(&format!("decode, ÷ {first} |")));
+    assert!(report.page().to_text().contains(&format!("decode, ÷ {first} |")));
 }

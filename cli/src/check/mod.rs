@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use rand::Rng;
 
-use crate::bench::report::Adapter;
+use crate::report::Adapter;
 use crate::seed::rng_for;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
@@ -20,12 +20,10 @@ use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict};
 pub use report::{CheckReport, GroupReport, PlantedFault};
 pub use scenarios::{CheckScene, scenarios};
 
-/// What to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// One small scenario for each form of the kernels.
     pub quick: bool,
-    /// Seed of all inputs.
     pub seed: u64,
 }
 
@@ -35,22 +33,12 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check reports while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Before the first scenario.
-    Started {
-        /// Scenarios to come, those with a planted fault included.
-        total: usize,
-    },
-    /// After a scenario.
-    Done {
-        /// The form of the kernel, and the scenario.
-        label: &'a str,
-    },
+    Started { total: usize },
+    Done { label: &'a str },
 }
 
-/// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     format: KvDtype,
@@ -136,7 +124,6 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     report
 }
 
-/// The largest error, or what is wrong.
 type Answer = Result<f64, Verdict>;
 
 fn judge(
@@ -160,7 +147,8 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::Adapter;
+    use crate::common::files::Report;
+    use crate::report::Adapter;
     use wgpu_paged_attention::reference::Mismatch;
 
     const QUICK: CheckOptions = CheckOptions { quick: true, seed: 1 };

@@ -3,28 +3,24 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, CheckOptions, CheckScene, Variant};
-use crate::bench::report::Adapter;
-use crate::report;
+use crate::common::files::Report;
+use crate::html::{Page, Section};
+use crate::report::fmt::{count, error};
+use crate::report::{Adapter, SCHEMA, Table, select_csv};
 use wgpu_paged_attention::reference::Mismatch;
 use wgpu_paged_attention::testkit::{Fault, Verdict};
 
-/// Version of the JSON's form. Within one version fields are added, never renamed or dropped.
-pub const SCHEMA: u32 = 1;
+/// Failures that are shown in full; the JSON has all of them.
+const SHOWN: usize = 5;
 
-/// A whole check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// What was checked on.
     pub adapter: Adapter,
-    /// Seed of every random input.
     pub seed: u64,
-    /// Whether only a few scenes were run.
     pub quick: bool,
     /// Time it took, compilation and oracle included.
     pub seconds: f64,
-    /// One per form of the kernel.
     pub groups: Vec<GroupReport>,
     /// Planted faults: all of them must have been noticed.
     pub self_test: Vec<PlantedFault>,
@@ -33,30 +29,22 @@ pub struct CheckReport {
 /// All scenes of one form of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupReport {
-    /// Storage format of K and V.
     pub kv_dtype: String,
-    /// `paged` or `contiguous`.
     pub mode: String,
     /// How lanes hand values to each other, and how many they are.
     pub exchange: String,
-    /// Scenarios run.
     pub scenes: usize,
     /// Largest absolute error of the scenes that passed.
     pub worst_error: f64,
-    /// Scenarios that did not pass.
     pub failures: Vec<SceneFailure>,
 }
 
-/// A scene that did not pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SceneFailure {
-    /// The form of the kernel.
     pub kernel: String,
     /// Heads, block size and what else the scene is made of.
     pub scene: String,
-    /// Tokens of every sequence.
     pub seq_lens: Vec<u32>,
-    /// What went wrong, in words.
     pub error: String,
     /// Element of the output or the log-sum-exp; absent if nothing was computed.
     pub index: Option<usize>,
@@ -64,20 +52,15 @@ pub struct SceneFailure {
     pub got: Option<f64>,
     /// What the oracle computed; absent if that is no finite number.
     pub want: Option<f64>,
-    /// Difference allowed.
     pub tolerance: Option<f64>,
 }
 
 /// A deliberate error, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlantedFault {
-    /// The fault.
     pub fault: String,
-    /// The form of the kernel.
     pub kernel: String,
-    /// Whether the output was called wrong.
     pub noticed: bool,
-    /// What was said of it.
     pub answer: String,
 }
 
@@ -97,44 +80,97 @@ impl CheckReport {
         self.self_test.is_empty() || self.self_test.iter().any(|planted| !planted.noticed)
     }
 
-    /// The scenes that did not pass.
-    pub fn failures(&self) -> impl Iterator<Item = &SceneFailure> {
+    fn summary(&self) -> Vec<String> {
+        let noticed = self.self_test.iter().filter(|planted| planted.noticed).count();
+        let mut lines =
+            vec![format!("planted faults noticed: {noticed} of {} ({:.1} s)", self.self_test.len(), self.seconds)];
+        let failed = self.failures().count();
+        if failed > SHOWN {
+            lines.push(format!("{} more; --json has all of them", failed - SHOWN));
+        }
+        lines.push(match (self.passed(), failed) {
+            (true, _) => "passed: every form of the kernels agrees with the reference".to_owned(),
+            (false, 0) => "FAILED: the check cannot tell right from wrong on this adapter".to_owned(),
+            (false, failed) => format!(
+                "FAILED: {failed} scenarios disagree with the reference; --seed {} shows them again, and a newer driver \
+                 may be the remedy",
+                self.seed
+            ),
+        });
+        lines
+    }
+
+    pub fn failures(&self) -> impl Iterator<Item = &SceneFailure> + Clone {
         self.groups.iter().flat_map(|group| &group.failures)
-    }
-
-    /// The report as indented JSON.
-    ///
-    /// # Errors
-    /// What serde says; numbers that are not finite are left out beforehand.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
-
-    /// A row for every form of the kernels as CSV with a header.
-    ///
-    /// # Errors
-    /// None that is known of: every row is flat.
-    pub fn to_csv(&self) -> Result<String, csv::Error> {
-        report::to_csv(self.groups.iter().map(|group| CsvRow {
-            kv_dtype: &group.kv_dtype,
-            mode: &group.mode,
-            exchange: &group.exchange,
-            scenes: group.scenes,
-            wrong: group.failures.len(),
-            worst_error: group.worst_error,
-        }))
     }
 }
 
-/// A form of the kernel in a table.
-#[derive(Serialize)]
-struct CsvRow<'a> {
-    kv_dtype: &'a str,
-    mode: &'a str,
-    exchange: &'a str,
-    scenes: usize,
-    wrong: usize,
-    worst_error: f64,
+impl Report for CheckReport {
+    const KIND: &'static str = "check";
+
+    fn to_csv(&self) -> Result<String, csv::Error> {
+        #[derive(Serialize)]
+        struct Row<'a> {
+            wrong: usize,
+            #[serde(flatten)]
+            group: &'a GroupReport,
+        }
+        let columns = "kv_dtype,mode,exchange,scenes,wrong,worst_error";
+        select_csv(columns, self.groups.iter().map(|group| Row { wrong: group.failures.len(), group }))
+    }
+
+    fn page(&self) -> Page {
+        let faults = Table::of(
+            "faults",
+            "Planted faults, which the check must notice",
+            3,
+            &self.self_test,
+            &[
+                ("planted fault", &|planted| Some(planted.fault.clone())),
+                ("kernel", &|planted| Some(planted.kernel.clone())),
+                ("noticed", &|planted| {
+                    Some(if planted.noticed { "yes".into() } else { format!("NO: {}", planted.answer) })
+                }),
+            ],
+        );
+        let groups = Table::of(
+            "groups",
+            "Every form of the kernels against the reference",
+            2,
+            &self.groups,
+            &[
+                ("kernel", &|group| Some(format!("{} {} {}", group.kv_dtype, group.mode, group.exchange))),
+                ("verdict", &|group| {
+                    let wrong = group.failures.len();
+                    Some(if wrong == 0 { "ok".to_owned() } else { format!("{wrong} WRONG") })
+                }),
+                ("scenarios", &|group| Some(count(group.scenes))),
+                ("worst error", &|group| Some(error(group.worst_error))),
+            ],
+        );
+        let failures = Table::of(
+            "failures",
+            "Scenarios that are wrong",
+            4,
+            self.failures().take(SHOWN),
+            &[
+                ("kernel", &|failure| Some(failure.kernel.clone())),
+                ("WRONG scenario", &|failure| Some(failure.scene.clone())),
+                ("lengths", &|failure| Some(format!("{:?}", failure.seq_lens))),
+                ("what differs", &|failure| Some(failure.error.clone())),
+            ],
+        );
+        Page {
+            title: format!("Kernels checked on {}", self.adapter.name),
+            facts: vec![self.adapter.fact()],
+            notices: self.adapter.notice().into_iter().collect(),
+            sections: [("Planted faults", faults), ("Kernels", groups), ("Wrong scenarios", failures)]
+                .map(|(heading, table)| Section::table(heading, table))
+                .into(),
+            summary: self.summary(),
+            ..Page::default()
+        }
+    }
 }
 
 impl GroupReport {

@@ -23,7 +23,6 @@ const SMALL: (u32, u32, u32) = (4, 2, 8);
 /// A scenario, but for the lane_comm between the lanes of the kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckScene {
-    /// What the step brings.
     pub form: Form,
     /// Heads, lengths, storage, and the variant of attention.
     pub spec: ScenarioSpec,
@@ -39,7 +38,6 @@ impl CheckScene {
         Self { form: Form::Split, spec, split_tokens: Some(SHORT_SPLIT) }
     }
 
-    /// Other edges, without the log-sum-exp.
     fn block_size(block_size: u32) -> Self {
         let lens = [1, block_size - 1, block_size, block_size + 1, 2 * block_size + 1, 0, 70];
         let mut spec = ScenarioSpec::decode(SMALL.0, SMALL.1, SMALL.2, &lens);

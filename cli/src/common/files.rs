@@ -2,15 +2,33 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::html::Page;
-use crate::report::{replace_file, temporary_path};
 use clap::Args;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wgpu_paged_attention::host::AtomicFile;
 
+use crate::common::output::print;
 use crate::common::status::{Failure, Status};
+use crate::html::Page;
+use crate::report::to_json;
 
-/// Where the numbers of a report go besides stdout.
+pub trait Report: Serialize + DeserializeOwned {
+    /// What the JSON says that it is a report of.
+    const KIND: &'static str;
+
+    /// # Errors
+    /// If a number is not finite.
+    fn to_json(&self) -> Result<String, serde_json::Error> {
+        to_json(self)
+    }
+
+    fn to_csv(&self) -> Result<String, csv::Error>;
+    fn page(&self) -> Page;
+}
+
 #[derive(Debug, Args)]
 pub struct TableArgs {
     /// Write the report to this file as well.
@@ -24,7 +42,6 @@ pub struct TableArgs {
 /// Where a report with plots goes besides stdout.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The numbers.
     #[command(flatten)]
     pub tables: TableArgs,
     /// Write a page with plots and tables: one file that needs no network.
@@ -46,7 +63,6 @@ impl TableArgs {
 }
 
 impl ReportArgs {
-    /// As [`TableArgs::prepare`].
     pub fn prepare(&self) -> Result<ReportFiles, Failure> {
         let tables = self.tables.prepare()?;
         let page = OutputFile::prepare("--report", self.report.as_deref())?;
@@ -68,28 +84,30 @@ fn distinct([a, b]: [&Option<OutputFile>; 2]) -> Result<(), Failure> {
 /// The files of [`TableArgs`], ready to be written.
 #[derive(Debug)]
 pub struct TableFiles {
-    /// `--json`.
     pub json: Option<OutputFile>,
-    /// `--csv`.
     pub csv: Option<OutputFile>,
 }
 
 impl TableFiles {
-    /// Writes the JSON, if it was asked for.
-    pub fn write_json<E: Display>(&self, json: impl FnOnce() -> Result<String, E>) -> Result<(), Failure> {
-        write(self.json.as_ref(), json)
+    /// Prints a report, and writes it to the files that were asked for.
+    pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {
+        print(&report.page().to_text())?;
+        self.write(report)
     }
 
-    /// Writes the CSV, if it was asked for.
-    pub fn write_csv<E: Display>(&self, csv: impl FnOnce() -> Result<String, E>) -> Result<(), Failure> {
-        write(self.csv.as_ref(), csv)
+    pub fn write(&self, report: &impl Report) -> Result<(), Failure> {
+        self.write_json(report)?;
+        write(self.csv.as_ref(), || report.to_csv())
+    }
+
+    pub fn write_json(&self, report: &impl Report) -> Result<(), Failure> {
+        write(self.json.as_ref(), || report.to_json())
     }
 }
 
 /// The files of [`ReportArgs`], ready to be written.
 #[derive(Debug)]
 pub struct ReportFiles {
-    /// The numbers.
     pub tables: TableFiles,
     page: Option<OutputFile>,
     svgs: Option<PathBuf>,
@@ -101,12 +119,10 @@ impl ReportFiles {
         [&self.tables.json, &self.tables.csv, &self.page].into_iter().try_for_each(|file| distinct([file, other]))
     }
 
-    /// Writes the page and its plots, if they were asked for.
-    pub fn write_page(&self, page: impl Into<Page>) -> Result<(), Failure> {
-        if self.page.is_none() && self.svgs.is_none() {
-            return Ok(());
-        }
-        let page = page.into();
+    /// Prints a report, and writes it, its page and its plots to the files that were asked for.
+    pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {
+        self.tables.deliver(report)?;
+        let page = report.page();
         write(self.page.as_ref(), || page.to_html())?;
         let Some(directory) = &self.svgs else { return Ok(()) };
         let svgs = page.to_svgs().map_err(|error| failed(directory, error))?;
@@ -129,19 +145,16 @@ fn failed(path: &Path, error: impl Display) -> Failure {
 
 /// A directory that is there and can be written.
 fn prepare_directory(path: &Path) -> Result<PathBuf, Failure> {
-    let probe = path.join(".tmp");
-    fs::create_dir_all(path).and_then(|()| fs::File::create(&probe)).and_then(|_| fs::remove_file(&probe)).map_err(
-        |error| Failure::new(Status::Usage, format!("--svg {}: cannot be written: {error}", path.display())),
-    )?;
-    Ok(path.to_owned())
+    let made = fs::create_dir_all(path).and_then(|()| AtomicFile::create(&path.join("plot.svg")));
+    made.map(|_| path.to_owned())
+        .map_err(|error| Failure::new(Status::Usage, format!("--svg {}: cannot be written: {error}", path.display())))
 }
 
-/// The one path of a file that may be called by many: a link's target is replaced, not the link, and two names of one
-/// file are noticed before it is there.
+/// The one path of a file that may be called by many, also before it is there.
 fn resolved(path: &Path) -> PathBuf {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let in_parent = || Some(fs::canonicalize(parent).ok()?.join(path.file_name()?));
-    fs::canonicalize(path).ok().or_else(in_parent).unwrap_or_else(|| path.to_owned())
+    in_parent().unwrap_or_else(|| path.to_owned())
 }
 
 /// A file that is written whole or not at all.
@@ -160,29 +173,90 @@ impl OutputFile {
             let file = Self { option, path: path.to_owned() };
             return Err(file.refuse("stdout is taken by the table; give a file"));
         }
-        let file = Self { option, path: resolved(path) };
-        // A rename would put a file in the place of a directory or a device such as /dev/null.
-        if fs::metadata(&file.path).is_ok_and(|found| !found.is_file()) {
-            return Err(file.refuse("not a regular file; give the name of a file"));
+        let at = |path: &Path| Self { option, path: path.to_owned() };
+        match AtomicFile::create(path) {
+            Ok(file) => Ok(Some(at(&resolved(file.path())))),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Err(at(path).refuse(&error.to_string())),
+            Err(error) => {
+                Err(at(path).refuse(&format!("cannot be written: {error}; give a file in a directory that can be")))
+            }
         }
-        let temporary = temporary_path(&file.path);
-        fs::File::create(&temporary).and_then(|_| fs::remove_file(&temporary)).map_err(|error| {
-            file.refuse(&format!("cannot be written: {error}; give a file in a directory that can be"))
-        })?;
-        Ok(Some(file))
     }
 
     fn refuse(&self, why: &str) -> Failure {
         Failure::new(Status::Usage, format!("{} {}: {why}", self.option, self.path.display()))
     }
 
-    /// Where it lies.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Puts `text` in the place of the file.
     pub fn write(&self, text: &str) -> Result<(), Failure> {
-        replace_file(&self.path, text).map_err(|error| failed(&self.path, error))
+        let write = || {
+            let mut file = AtomicFile::create(&self.path)?;
+            file.write_all(text.as_bytes())?;
+            file.commit()
+        };
+        write().map_err(|error: io::Error| failed(&self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("paged-attention-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn writing_replaces_the_file_and_leaves_nothing_else() {
+        let folder = folder("replace");
+        let path = folder.join("result.json");
+        let file = OutputFile::prepare("--json", Some(&path)).unwrap().unwrap();
+        for text in ["first", "second"] {
+            file.write(text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_failed_write_leaves_what_was_there() {
+        let folder = folder("keep");
+        let path = folder.join("result.json");
+        let file = OutputFile::prepare("--json", Some(&path)).unwrap().unwrap();
+        fs::create_dir_all(path.join("inside")).unwrap();
+        let error = file.write("text").unwrap_err();
+        assert!(error.message.starts_with("cannot write "), "{}", error.message);
+        assert!(path.join("inside").exists() && fs::read_dir(&folder).unwrap().count() == 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn x02_links_are_followed_devices_refused_and_other_files_left_alone() {
+        let folder = folder("x02");
+        let (target, link) = (folder.join("target.json"), folder.join("link.json"));
+        let beside = ["target.json.tmp", "link.json.tmp", ".tmp"].map(|name| folder.join(name));
+        beside.iter().for_each(|file| fs::write(file, "mine").unwrap());
+        std::os::unix::fs::symlink("target.json", &link).unwrap();
+        let file = OutputFile::prepare("--json", Some(&link)).unwrap().unwrap();
+        file.write("text").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "text");
+        assert!(beside.iter().all(|file| fs::read_to_string(file).unwrap() == "mine"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2 + beside.len());
+        let twice = OutputFile::prepare("--csv", Some(&target)).unwrap();
+        assert!(distinct([&Some(file), &twice]).unwrap_err().message.contains("--json goes there already"));
+        for device in [Path::new("/dev/null"), &folder] {
+            let refusal = OutputFile::prepare("--json", Some(device)).unwrap_err();
+            assert_eq!(refusal.status, Status::Usage);
+            assert!(refusal.message.contains("not a regular file"), "{}", refusal.message);
+        }
+        prepare_directory(&folder).unwrap();
+        assert_eq!(fs::read_to_string(&beside[2]).unwrap(), "mine");
+        fs::remove_dir_all(folder).unwrap();
     }
 }

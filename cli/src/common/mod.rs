@@ -3,6 +3,7 @@
 pub mod adapter;
 pub mod files;
 pub mod output;
+pub mod process;
 pub mod python_json;
 pub mod status;
 pub mod values;

@@ -21,7 +21,6 @@ pub fn print(text: &str) -> Result<(), Failure> {
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// No bar yet.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         // The template is a constant; if it were wrong, the bar would only look plainer.
@@ -39,7 +38,6 @@ impl Progress {
         }
     }
 
-    /// Moves the bar.
     pub fn at(&self, done: usize, label: &str) {
         self.0.set_position(done as u64);
         self.0.set_message(label.to_owned());
@@ -50,7 +48,6 @@ impl Progress {
         self.0.suspend(|| eprintln!("{line}"));
     }
 
-    /// Takes the bar away.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }

@@ -7,7 +7,6 @@ use clap::builder::TypedValueParser;
 /// A day.
 const MAX_SECONDS: f64 = 86_400.0;
 
-/// A whole number from 1.
 pub fn up_to(max: u32) -> impl TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(1..=i64::from(max))
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::noise::median_band;
 use super::{Better, Measure, Missing};
-use crate::bench::report::{Adapter, CaseResult, Ceilings, Failure, Mode, Report, Timing};
-use crate::html::number;
+use crate::bench::report::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
+use crate::report::Adapter;
+use crate::report::fmt::number;
 
-/// How noise is judged.
 pub(super) fn noise(report: &Report) -> String {
     format!(
         "medians differ if their 95 % intervals, taken from the samples and wider by {} % on each side for what changes \
@@ -32,9 +32,9 @@ pub(super) fn settings(report: &Report) -> Vec<(String, String)> {
         ("driver", driver.clone()),
         ("backend", backend.clone()),
         ("wgpu", wgpu_version.clone()),
-        ("version", report.version.clone()),
-        ("seed", report.seed.to_string()),
-        ("command", report.command.clone()),
+        ("version", report.head.version.clone()),
+        ("seed", report.head.seed.map(|seed| seed.to_string()).unwrap_or_default()),
+        ("command", report.head.command.clone().unwrap_or_default()),
         ("ceiling of reading, GB/s", ceiling(read_gb_s)),
         ("ceiling of copying, GB/s", ceiling(copy_gb_s)),
         ("ceiling of multiply-adds, GFLOP/s", ceiling(fma_gflop_s)),
@@ -85,12 +85,10 @@ fn case(result: &CaseResult) -> String {
     if workload != "uniform" {
         words.push(workload.clone());
     }
-    if result.queries > u64::from(*batch) && op == "decode" {
+    if result.is_speculative() {
         words.push(format!("{} queries", result.queries));
     }
-    if !matches!(result.variant.as_str(), "" | "plain") {
-        words.push(result.variant.clone());
-    }
+    words.extend(result.options().map(str::to_owned));
     if result.shared_prefix > 0 {
         words.push(format!("{} in common", result.shared_prefix));
     }

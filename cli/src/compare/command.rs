@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::compare::{Comparison, Recorded, render};
+use crate::compare::{Comparison, Recorded};
 use clap::Args;
 
 use crate::common::files::TableArgs;
-use crate::common::output::print;
 use crate::common::status::{Failure, Status};
 
-/// What `--help` adds.
 pub const HELP: &str = "\
 Each case of a benchmark has samples: two medians differ if their 95 % intervals do not overlap, made a little wider for what
 changes from one run to the next; so it is with decode times of block sizes, but for the widening. Replays with the step clock have no noise, and any difference is exact; those of another clock differ
@@ -20,7 +18,6 @@ Examples:
   paged-attention compare before.json after.json
   paged-attention compare before.json after.json --fail-on-slower 5 --csv difference.csv";
 
-/// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     /// A report that --json has written.
@@ -32,7 +29,6 @@ pub struct CompareArgs {
     /// End with status 1 if a case of B has failed, or is slower or worse than in A by more than this, beyond the noise.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_on_slower: Option<f64>,
-    /// Where the comparison goes besides stdout.
     #[command(flatten)]
     pub tables: TableArgs,
 }
@@ -42,15 +38,12 @@ fn percent(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "give a number of percent, 0 or more".to_owned())
 }
 
-/// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare()?;
     let usage = |error: crate::compare::CompareError| Failure::new(Status::Usage, error.to_string());
     let (a, b) = (Recorded::read(&args.a).map_err(usage)?, Recorded::read(&args.b).map_err(usage)?);
     let comparison = Comparison::of(&a, &b).map_err(usage)?;
-    print(&render(&comparison))?;
-    files.write_json(|| comparison.to_json())?;
-    files.write_csv(|| comparison.to_csv())?;
+    files.deliver(&comparison)?;
     let Some(percent) = args.fail_on_slower else { return Ok(Status::Ok) };
     let slower = comparison.slower_than(percent / 100.0).count();
     if slower == 0 {

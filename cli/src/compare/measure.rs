@@ -3,11 +3,8 @@
 /// A value and the interval in which it is with a certainty of 95 %.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Band {
-    /// The value.
     pub value: f64,
-    /// No less than this.
     pub low: f64,
-    /// No more than this.
     pub high: f64,
 }
 
@@ -29,20 +26,14 @@ pub enum Better {
     Less,
     /// A yield: the larger.
     More,
-    /// Neither; it is a description.
     Neither,
 }
 
-/// One number of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measure {
-    /// What it was measured on; unique within the report.
     pub case: String,
-    /// Its unit, or nothing.
     pub unit: &'static str,
-    /// Which way is better.
     pub better: Better,
-    /// The number, or why there is none.
     pub outcome: Result<Band, Missing>,
     /// Only numbers with the same are comparable: the clock.
     pub clock: &'static str,

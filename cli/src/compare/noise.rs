@@ -5,7 +5,6 @@ use crate::bench::stats::median;
 
 /// Fewer samples say nothing about their median: of five, all lie on one side of it once in 16 times.
 pub(super) const MIN_SAMPLES: usize = 5;
-/// How sure the interval is.
 const CERTAINTY: f64 = 0.95;
 /// Up to here the binomial distribution is summed up; 0.5 to this power is still a number.
 const MAX_SUMMED: usize = 1000;

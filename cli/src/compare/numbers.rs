@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Band, Better, Measure};
 use crate::blocks::BlockSizesReport;
+use crate::common::files::Report;
 
 /// Parts of a report that say what was asked for and on what, rather than what came of it.
 const SETTINGS: [&str; 6] = ["adapter", "cache", "clock", "log", "model", "recommendation"];
@@ -13,7 +14,7 @@ const SETTINGS: [&str; 6] = ["adapter", "cache", "clock", "log", "model", "recom
 const LEFT_OUT: [&str; 4] = ["schema", "kind", "timeline", "published"];
 /// Names of numbers that tell how sure the one beside them is.
 const NOISE: [&str; 3] = ["low_us", "high_us", "noise"];
-/// A list's elements are told apart by one of these, or else by their number.
+/// A list's elements are named by one of these fields, or else by their number.
 const NAMES: [&str; 3] = ["name", "model", "block_size"];
 
 const LESS: [&str; 9] = [
@@ -29,7 +30,6 @@ const LESS: [&str; 9] = [
 ];
 const MORE: [&str; 6] = ["capacity_tokens", "concurrency", "finished", "hit_share", "hit_tokens", "utilisation"];
 
-/// How noise is judged.
 pub(super) fn noise(report: &Value) -> String {
     let is_measured =
         report.get("kind").is_some_and(|kind| kind == BlockSizesReport::KIND) && !report["adapter"].is_null();
@@ -66,7 +66,6 @@ pub(super) fn settings(report: &Map<String, Value>) -> Vec<(String, String)> {
     found.into_iter().map(|(name, value)| (name, value.as_str().map_or(value.to_string(), str::to_owned))).collect()
 }
 
-/// Every other number.
 pub(super) fn measures(report: &Value) -> Vec<Measure> {
     let mut found = Vec::new();
     for (name, value) in report.as_object().into_iter().flatten() {

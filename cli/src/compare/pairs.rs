@@ -4,12 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Measure, Missing};
 
-/// A case of A, of B, or of both.
 type Pair<'a> = (Option<&'a Measure>, Option<&'a Measure>);
 
 /// Every case of both, in the order of A, then what only B has.
 ///
-/// Cases are told by their names. A failure says only how the name of its case begins, so it is put beside a case of
+/// A name identifies a case. A failure says only how the name of its case begins, so it is put beside a case of
 /// the other report that begins so and has no partner.
 pub(super) fn pairs<'a>(a: &'a [Measure], b: &'a [Measure]) -> Vec<Pair<'a>> {
     let (in_a, in_b) = (Side::new(a), Side::new(b));

@@ -4,13 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::{Better, Measure, Missing};
 
-/// What is said of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// B takes less time, beyond the noise.
     Faster,
-    /// B takes more time, beyond the noise.
     Slower,
     /// B is better in something other than time.
     Better,
@@ -18,24 +15,17 @@ pub enum Verdict {
     Worse,
     /// The difference is within the noise, or there is none.
     Same,
-    /// They differ, and neither is better.
     Differs,
     /// Nothing can be said: other clocks, or too few samples.
     Unclear,
-    /// B does not have it.
     OnlyInA,
-    /// A does not have it.
     OnlyInB,
-    /// Wrong or not measured in A.
     FailedInA,
-    /// Wrong or not measured in B.
     FailedInB,
-    /// Wrong or not measured in both.
     FailedInBoth,
 }
 
 impl Verdict {
-    /// In words.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Faster => "faster",
@@ -54,33 +44,24 @@ impl Verdict {
     }
 }
 
-/// One case of both reports.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was measured.
     pub case: String,
-    /// Unit of `a` and `b`.
     pub unit: String,
-    /// The value in A.
     pub a: Option<f64>,
-    /// The value in B.
     pub b: Option<f64>,
     /// b ÷ a; `None` where one is missing or A is 0.
     pub ratio: Option<f64>,
     /// The least that the ratio may be, by the noise of both.
     pub ratio_low: Option<f64>,
-    /// The most that the ratio may be.
     pub ratio_high: Option<f64>,
-    /// What that means.
     pub verdict: Verdict,
     /// How much worse B is, as a share: 0.1 is 10 % more time, or a tenth less of a rate's inverse. Below 0 where it is
     /// better, `None` where neither is.
     pub loss: Option<f64>,
-    /// What went wrong, where something did.
     pub note: String,
 }
 
-/// One case; `None` if neither has it.
 pub(super) fn row(a: Option<&Measure>, b: Option<&Measure>) -> Option<Row> {
     // Of the two, the one that says more.
     let Measure { case, unit, .. } = a.into_iter().chain(b).max_by_key(|measure| measure.case.len())?;
@@ -124,7 +105,6 @@ pub(super) fn row(a: Option<&Measure>, b: Option<&Measure>) -> Option<Row> {
     Some(row)
 }
 
-/// Fills in what follows from two numbers.
 fn compare(row: &mut Row, a: &Measure, b: &Measure) {
     if a.clock != b.clock {
         row.note = format!("other clocks: {} in A, {} in B", a.clock, b.clock);
@@ -136,7 +116,7 @@ fn compare(row: &mut Row, a: &Measure, b: &Measure) {
             row.note = format!("only {count} samples");
             return;
         }
-        // Failures are told before.
+        // The caller handles failures.
         _ => return,
     };
     if a_band.low > 0.0 {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::bench::report::{Adapter, CaseResult, Ceilings, Failure, Mode, Report, Timing};
+use crate::bench::report::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
+use crate::report::Adapter;
 
 fn report(results: Vec<CaseResult>) -> Report {
     let adapter = Adapter { name: "card".into(), driver: "driver 1".into(), ..Adapter::default() };
@@ -11,38 +12,7 @@ fn report(results: Vec<CaseResult>) -> Report {
 /// A case whose samples lie within 2 % of `us`.
 fn result(context: u32, us: f64) -> CaseResult {
     let samples_us: Vec<f64> = (0..21).map(|i| us * (1.0 + 0.002 * f64::from(i - 10))).collect();
-    CaseResult {
-        op: "decode".into(),
-        model: "m".into(),
-        num_q_heads: 1,
-        num_kv_heads: 1,
-        head_dim: 8,
-        kv_dtype: "f16".into(),
-        block_size: 16,
-        batch: 1,
-        context,
-        tokens: 1,
-        queries: 1,
-        variant: "plain".into(),
-        shared_prefix: 0,
-        mode: Mode::Paged,
-        workload: "uniform".into(),
-        input_hash: "0".into(),
-        timing: Timing::Gpu,
-        samples_us,
-        median_us: us,
-        p25_us: us,
-        p75_us: us,
-        wall_median_us: None,
-        cold_us: None,
-        bytes: 1,
-        gb_s: 1.0,
-        fraction_of_read: None,
-        flops: 0,
-        gflop_s: None,
-        fraction_of_fma: None,
-        max_abs_error: 0.0,
-    }
+    CaseResult { context, samples_us, median_us: us, p25_us: us, p75_us: us, ..CaseResult::sample() }
 }
 
 fn compared(a: Report, b: Report) -> Comparison {
@@ -69,7 +39,7 @@ fn what_lies_within_the_noise_is_the_same_and_what_does_not_is_flagged() {
     assert!((slower.ratio_low.unwrap() - 1.1 * 0.98 / 1.02).abs() < 1e-12, "{slower:?}");
     assert_eq!(comparison.slower_than(0.05).count(), 1);
     assert_eq!(comparison.slower_than(0.11).count(), 0);
-    let text = render(&comparison);
+    let text = comparison.page().to_text();
     for word in ["1 SLOWER", "1 faster", "1 only in A", "1 only in B", "1.100", "same"] {
         assert!(text.contains(word), "{word}: {text}");
     }
@@ -129,7 +99,7 @@ fn other_clocks_and_few_samples_leave_it_open() {
 fn only_settings_that_differ_are_listed() {
     let (a, mut b) = (report(vec![]), report(vec![]));
     b.adapter.driver = "driver 2".into();
-    b.seed = 2;
+    b.head.seed = Some(2);
     let comparison = compared(a, b);
     let names: Vec<_> = comparison.settings.iter().map(|setting| setting.name.as_str()).collect();
     assert_eq!(names, ["driver", "seed"]);

@@ -1,35 +1,30 @@
 //! `paged-attention devices`: what there is to compute on, and what the kernels would make of it.
 
 use clap::Args;
-use comfy_table::{Table, presets};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
 use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver};
 use wgpu_paged_attention::wgpu;
 
-use crate::common::files::TableArgs;
-use crate::common::output::print;
+use crate::common::files::{Report, TableArgs};
 use crate::common::status::{Failure, Status};
+use crate::html::{Page, Section};
+use crate::report::fmt::count;
+use crate::report::{SCHEMA, Table, records_csv};
 
-/// Arguments of `devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
     #[command(flatten)]
     pub tables: TableArgs,
 }
 
-/// Version of the JSON's form.
-const SCHEMA: u32 = 1;
-
-/// All adapters.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Devices {
     schema: u32,
     adapters: Vec<Device>,
 }
 
-/// One adapter.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Device {
     /// What `--adapter` takes.
     number: usize,
@@ -45,7 +40,7 @@ struct Device {
 }
 
 /// What the adapter offers, of what matters here.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Limits {
     storage_binding_bytes: u64,
     buffer_bytes: u64,
@@ -54,7 +49,7 @@ struct Limits {
     storage_offset_alignment: u32,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Features {
     subgroups: bool,
     subgroup_min_size: u32,
@@ -92,8 +87,8 @@ impl Device {
         }
     }
 
-    /// Lines of the table, with their names.
-    fn lines(&self) -> [(&'static str, String); 15] {
+    /// Lines of the table, with their names; `count` writes whole numbers.
+    fn lines(&self, count: fn(u64) -> String) -> [(&'static str, String); 15] {
         let Self { limits, features, .. } = self;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let subgroups = match (features.subgroups, features.subgroup_min_size, features.subgroup_max_size) {
@@ -108,10 +103,10 @@ impl Device {
             ("software", if self.software { "YES, computes on the CPU".to_owned() } else { "no".to_owned() }),
             ("backend", self.backend.clone()),
             ("driver", self.driver.clone()),
-            ("storage binding", format!("{} MiB", limits.storage_binding_bytes >> 20)),
-            ("buffer", format!("{} MiB", limits.buffer_bytes >> 20)),
-            ("workgroup memory", format!("{} bytes", limits.workgroup_memory_bytes)),
-            ("workgroup size", format!("{} invocations", limits.workgroup_invocations)),
+            ("storage binding", format!("{} MiB", count(limits.storage_binding_bytes >> 20))),
+            ("buffer", format!("{} MiB", count(limits.buffer_bytes >> 20))),
+            ("workgroup memory", format!("{} bytes", count(limits.workgroup_memory_bytes.into()))),
+            ("workgroup size", format!("{} invocations", count(limits.workgroup_invocations.into()))),
             ("offset alignment", format!("{} bytes", limits.storage_offset_alignment)),
             ("subgroups", subgroups),
             ("f16 in shaders", yes(features.shader_f16)),
@@ -121,46 +116,41 @@ impl Device {
     }
 }
 
-/// Runs the command.
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare()?;
     let adapters: Vec<_> = adapters().iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
     let devices = Devices { schema: SCHEMA, adapters };
-    files.write_json(|| serde_json::to_string_pretty(&devices).map(|text| text + "\n"))?;
-    files.write_csv(|| csv(&devices.adapters))?;
     if devices.adapters.is_empty() {
+        files.write(&devices)?;
         return Err(Failure::new(Status::NoAdapter, OpenError::NoAdapter.to_string()));
     }
-    print(&render(&devices.adapters))?;
+    files.deliver(&devices)?;
     Ok(Status::Ok)
 }
 
-/// One row per adapter.
-fn csv(devices: &[Device]) -> Result<String, csv::Error> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    if let Some(first) = devices.first() {
-        writer.write_record(first.lines().map(|(name, _)| name))?;
-    }
-    for device in devices {
-        writer.write_record(device.lines().map(|(_, cell)| cell))?;
-    }
-    let bytes = writer.into_inner().map_err(|error| csv::Error::from(error.into_error()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
+impl Report for Devices {
+    const KIND: &'static str = "devices";
 
-/// One column per adapter: their lines are many and long, they themselves are few.
-fn render(devices: &[Device]) -> String {
-    let columns: Vec<_> = devices.iter().map(Device::lines).collect();
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    for line in 0..columns[0].len() {
-        let mut cells = vec![columns[0][line].0.to_owned()];
-        cells.extend(columns.iter().map(|column| column[line].1.clone()));
-        if line == 0 {
-            table.set_header(cells);
-        } else {
-            table.add_row(cells);
-        }
+    fn to_csv(&self) -> Result<String, csv::Error> {
+        let lines = self.adapters.iter().map(|device| device.lines(|number| number.to_string()));
+        let header = lines.clone().take(1).map(|lines| lines.map(|(name, _)| name.to_owned()));
+        records_csv(header.chain(lines.map(|lines| lines.map(|(_, cell)| cell))))
     }
-    table.to_string()
+
+    /// A column for each adapter: their lines are many and long, they themselves are few.
+    fn page(&self) -> Page {
+        let lines: Vec<_> = self.adapters.iter().map(|device| device.lines(count)).collect();
+        let row = |line: usize| -> Vec<String> {
+            let cells = lines.iter().map(|device| device[line].1.clone());
+            lines.first().map(|device| device[line].0.to_owned()).into_iter().chain(cells).collect()
+        };
+        let mut rows = (0..15).map(row);
+        let table = Table {
+            header: rows.next().unwrap_or_default(),
+            rows: rows.collect(),
+            words: 1 + lines.len(),
+            ..Table::default()
+        };
+        Page { sections: vec![Section::table("", table)], ..Page::default() }
+    }
 }

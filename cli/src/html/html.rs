@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use askama::Template;
 
 use super::plot::CSS;
-use super::{Page, PageError, Section, Table};
+use super::{Page, PageError, Section};
+use crate::report::{Head, Table};
 
-/// Where the template finds what it names.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Html<'a> {
@@ -17,28 +17,35 @@ struct Html<'a> {
     plot_css: &'static str,
 }
 
-/// A section whose plots are drawn.
 struct Drawn<'a> {
     section: &'a Section,
     plots: Vec<Figure<'a>>,
 }
 
-/// A plot and its numbers.
 struct Figure<'a> {
     title: &'a str,
     svg: String,
     table: Table,
 }
 
+impl Html<'_> {
+    /// Facts about the program, which text leaves out.
+    fn head(&self) -> Vec<(&str, String)> {
+        let Head { version, seed, .. } = &self.page.head;
+        let seed = seed.map(|seed| ("seed", seed.to_string()));
+        [("version", format!("wgpu-paged-attention {version}"))].into_iter().chain(seed).collect()
+    }
+}
+
 pub(super) fn render(page: &Page) -> Result<String, PageError> {
     let mut ids = HashSet::new();
-    let tables = page.sections.iter().flat_map(|section| &section.tables).map(|table| &table.id);
+    let tables = page.shown().flat_map(|section| &section.tables).map(|table| &table.id);
     for id in page.plots().map(|plot| &plot.id).chain(tables) {
         if !ids.insert(id) {
             return Err(PageError::DuplicateId { id: id.clone() });
         }
     }
-    let sections = page.sections.iter().map(|section| {
+    let sections = page.shown().map(|section| {
         let plots = section
             .plots
             .iter()

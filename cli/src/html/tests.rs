@@ -1,5 +1,8 @@
 use super::*;
 use crate::html::plot::{Axis, Series};
+use crate::report::{Head, Table};
+
+mod browser;
 
 fn page() -> Page {
     let plot = Plot {
@@ -15,8 +18,9 @@ fn page() -> Page {
     Page {
         title: "A & B".into(),
         notices: vec!["careful".into()],
-        facts: vec![("Seed".into(), "7".into())],
-        command: "paged-attention bench --trace 'a<b'".into(),
+        head: Head::new("bench", Some("paged-attention bench --trace 'a<b'".into()), Some(7)),
+        facts: vec![("adapter", "card".into())],
+        summary: vec!["met".into()],
         sections: vec![Section {
             heading: "Section".into(),
             text: String::new(),
@@ -43,6 +47,9 @@ fn a_page_is_one_document_with_everything_escaped() {
         "<th scope=\"row\" class=\"word\">&#60;b&#62;</th>",
         "a&#60;b",
         "careful",
+        "<dt>adapter</dt><dd>card</dd>",
+        "<dt>seed</dt><dd>7</dd>",
+        "<p class=\"summary\">met</p>",
     ] {
         assert!(html.contains(part), "{part}: {html}");
     }
@@ -64,4 +71,12 @@ fn plots_are_files_by_their_ids() {
     let svgs = page().to_svgs().unwrap();
     assert_eq!(svgs.len(), 1);
     assert!(svgs[0].0 == "one" && svgs[0].1.starts_with("<svg id=\"one\""));
+}
+
+#[test]
+fn text_has_the_facts_the_tables_and_the_summary_but_no_plots() {
+    let text = page().to_text();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[..4], ["adapter: card", "careful", "", "Two"]);
+    assert_eq!(lines[4..], ["| what | number |", "|------|--------|", "| <b>  |      1 |", "", "met"]);
 }

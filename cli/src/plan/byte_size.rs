@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::report::fmt::decimal;
+
 /// Units of a size, by powers of 1,000 and of 1,024.
 const UNITS: [(&str, u64); 9] = [
     ("kB", 1_000),
@@ -63,35 +65,6 @@ fn parse(text: &str) -> Option<u64> {
     u64::try_from(bytes).ok()
 }
 
-/// In the largest unit of 1,000s that leaves something before the point, rounded to three digits behind it.
-pub(super) fn decimal(bytes: u64) -> String {
-    largest(bytes, [UNITS[3], UNITS[2], UNITS[1], UNITS[0]])
-}
-
-/// The same in units of 1,024s.
-pub(super) fn binary(bytes: u64) -> String {
-    largest(bytes, [UNITS[7], UNITS[6], UNITS[5], UNITS[4]])
-}
-
-fn largest(bytes: u64, units: [(&str, u64); 4]) -> String {
-    let (name, unit) = units.into_iter().find(|(_, unit)| bytes >= *unit).unwrap_or(UNITS[8]);
-    let number = format!("{:.3}", bytes as f64 / unit as f64);
-    format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// Digits in groups of three.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,14 +94,5 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn sizes_are_shown_in_both_kinds_of_units() {
-        assert_eq!((decimal(3_355_443_200), binary(3_355_443_200)), ("3.355 GB".into(), "3.125 GiB".into()));
-        assert_eq!((decimal(20_480), binary(20_480)), ("20.48 kB".into(), "20 KiB".into()));
-        assert_eq!((decimal(999), binary(1000)), ("999 B".into(), "1000 B".into()));
-        assert_eq!((grouped(0), grouped(999), grouped(1000)), ("0".into(), "999".into(), "1,000".into()));
-        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
     }
 }

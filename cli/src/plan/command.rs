@@ -5,10 +5,9 @@ use crate::plan::{self, DeviceLimits, SizingOptions};
 use clap::Args;
 use wgpu_paged_attention::testkit::{OpenError, choose_adapter};
 
-use crate::bench::command::command_line;
 use crate::common::adapter::AdapterArgs;
 use crate::common::files::ReportArgs;
-use crate::common::output::print;
+use crate::common::process::command_line;
 use crate::common::status::{Failure, Status};
 use crate::models::args::{CacheArgs, in_options, longest};
 use crate::trace::ReadOptions;
@@ -64,10 +63,7 @@ pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
         devices: devices(&args.adapter)?,
     };
     let report = plan::plan(&options, command_line()).map_err(|error| in_options(&error))?;
-    print(&format!("{}\n\n{}", plan::render(&report), plan::render_devices(&report)))?;
-    files.tables.write_json(|| report.to_json())?;
-    files.tables.write_csv(|| report.to_csv())?;
-    files.write_page(&report)?;
+    files.deliver(&report)?;
     Ok(Status::Ok)
 }
 

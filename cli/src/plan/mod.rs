@@ -6,8 +6,8 @@
 mod byte_size;
 pub mod command;
 mod limits;
+mod page;
 mod scenario;
-mod text;
 mod window;
 
 use serde::{Deserialize, Serialize};
@@ -15,21 +15,16 @@ use serde::{Deserialize, Serialize};
 pub use byte_size::ByteSize;
 pub use limits::{DeviceLimits, LimitRecord};
 pub use scenario::Scenario;
-pub use text::{render, render_devices};
 pub use window::WindowRecord;
 
 use crate::bench::lens::LengthList;
+use crate::common::files::Report;
 use crate::models::Model;
-use crate::report;
+use crate::report::Head;
 use crate::trace::Log;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::layout::KvLayout;
-
-/// Version of the report's form.
-pub const SCHEMA: u32 = 1;
-/// What tells the report from those of other commands.
-pub const KIND: &str = "plan";
 
 /// Bytes of an entry of the block table.
 const ENTRY_BYTES: u64 = size_of::<u32>() as u64;
@@ -64,11 +59,8 @@ pub enum SizingError {
 /// A whole plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizingReport {
-    pub schema: u32,
-    pub kind: String,
-    /// The command line that gives it again.
-    pub command: String,
-    pub version: String,
+    #[serde(flatten)]
+    pub head: Head,
     pub model: Model,
     #[serde(rename = "kv_format")]
     pub kv_dtype: KvDtype,
@@ -86,18 +78,6 @@ pub struct SizingReport {
     pub window: Option<WindowRecord>,
     /// What devices make of the pool: WebGPU's default limits first.
     pub limits: Vec<LimitRecord>,
-}
-
-impl SizingReport {
-    /// The plan as indented JSON.
-    pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        report::to_json(self)
-    }
-
-    /// The comparison as CSV with a header, exact.
-    pub fn to_csv(&self) -> Result<String, csv::Error> {
-        report::to_csv(self.scenarios.iter().map(scenario::CsvRow::of))
-    }
 }
 
 /// Exact bytes, K and V together unless they say otherwise.
@@ -151,10 +131,7 @@ pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, Si
     };
     let devices = std::iter::once(DeviceLimits::webgpu_defaults()).chain(options.devices.iter().cloned());
     Ok(SizingReport {
-        schema: SCHEMA,
-        kind: KIND.to_owned(),
-        command,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        head: Head::new(SizingReport::KIND, Some(command), None),
         model: model.clone(),
         kv_dtype: *kv_dtype,
         block_size: *block_size,

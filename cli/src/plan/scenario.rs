@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::byte_size::grouped;
 use super::{SizingError, SizingOptions};
 use crate::bench::lens::LengthList;
+use crate::report::fmt::count;
 use crate::trace::Request;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::KvLayout;
@@ -40,44 +40,6 @@ pub struct PublishedSaving {
     pub contiguous_gb: f64,
     pub paged_gb: f64,
     pub saved_percent: f64,
-}
-
-/// A scenario in a table.
-#[derive(Serialize)]
-pub(super) struct CsvRow<'a> {
-    scenario: &'a str,
-    requests: u64,
-    mean_tokens: f64,
-    contiguous_bytes: u64,
-    paged_bytes: u64,
-    saved: f64,
-    contiguous_utilisation: f64,
-    paged_utilisation: f64,
-    contiguous_fit: u64,
-    paged_fit: u64,
-    published_contiguous_gb: Option<f64>,
-    published_paged_gb: Option<f64>,
-    published_saved_percent: Option<f64>,
-}
-
-impl<'a> CsvRow<'a> {
-    pub(super) fn of(scenario: &'a Scenario) -> Self {
-        Self {
-            scenario: &scenario.name,
-            requests: scenario.requests,
-            mean_tokens: scenario.mean_tokens,
-            contiguous_bytes: scenario.contiguous_bytes,
-            paged_bytes: scenario.paged_bytes,
-            saved: scenario.saved,
-            contiguous_utilisation: scenario.contiguous_utilisation,
-            paged_utilisation: scenario.paged_utilisation,
-            contiguous_fit: scenario.contiguous_fit,
-            paged_fit: scenario.paged_fit,
-            published_contiguous_gb: scenario.published.map(|published| published.contiguous_gb),
-            published_paged_gb: scenario.published.map(|published| published.paged_gb),
-            published_saved_percent: scenario.published.map(|published| published.saved_percent),
-        }
-    }
 }
 
 /// Requests, tokens of each, and the published figures for them.
@@ -124,7 +86,7 @@ fn name(list: &LengthList) -> String {
 }
 
 fn equal(requests: u64, tokens: u32) -> String {
-    format!("{requests} × {} tokens", grouped(tokens.into()))
+    format!("{requests} × {} tokens", count(tokens))
 }
 
 struct Comparison<'a> {

@@ -9,20 +9,21 @@ use crate::models::Model;
 use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
 use crate::replay::{
     Clock, ExecuteOptions, Executor, LogRecord, ReplayReport, ServeError, ServeOptions, ServeRecord, StepClock,
-    StepObserver, render, serve, with_layers,
+    StepObserver, serve, with_layers,
 };
 use crate::workload::Workload;
 use clap::{Args, ValueEnum};
 use wgpu_paged_attention::config::MAX_SEQ_LEN;
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::bench::command::{cancel_on_ctrl_c, command_line};
 use crate::common::adapter::AdapterArgs;
-use crate::common::files::{OutputFile, ReportArgs};
-use crate::common::output::{Progress, print};
+use crate::common::files::{OutputFile, Report, ReportArgs};
+use crate::common::output::Progress;
+use crate::common::process::{cancel_on_ctrl_c, command_line};
 use crate::common::status::{Failure, Status};
 use crate::common::values::up_to;
 use crate::models::args::{CacheArgs, in_options};
+use crate::report::Head;
 use crate::trace::args::{LogArgs, check_ids};
 use crate::trace::{Log, ReadOptions, TimeUnit};
 
@@ -170,11 +171,7 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     let paged = side(true, executor.as_mut().map(|executor| executor as &mut dyn StepObserver))?;
     bar.finish();
     let report = ReplayReport {
-        kind: ReplayReport::KIND.to_owned(),
-        schema: ReplayReport::SCHEMA,
-        command: command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seed: args.seed,
+        head: Head::new(ReplayReport::KIND, Some(command_line()), Some(args.seed)),
         log: LogRecord { tokens_per_id: log.tokens_per_id.filter(|_| args.shares()), ..LogRecord::of(&log) },
         model: model.name.to_string(),
         cache: options.cache.clone(),
@@ -187,10 +184,7 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
         interrupted: cancel.load(Ordering::Relaxed),
     };
 
-    print(&render(&report))?;
-    files.tables.write_json(|| report.to_json())?;
-    files.tables.write_csv(|| report.to_csv())?;
-    files.write_page(&report)?;
+    files.deliver(&report)?;
     Ok(match &report.executed {
         _ if report.interrupted => Status::Interrupted,
         Some(executed) if executed.wrong_rows > 0 => Status::Failed,

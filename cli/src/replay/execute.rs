@@ -14,7 +14,7 @@ pub use record::{ExecuteRecord, WrongRow};
 use self::rows::{Row, rows_of};
 use super::scheduler::{ObservedStep, ObserverError, StepObserver};
 use crate::bench::models::ModelShape;
-use crate::bench::report::Adapter;
+use crate::report::Adapter;
 use crate::seed::{CaseRng, rng_for};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;

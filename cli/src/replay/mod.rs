@@ -14,6 +14,7 @@ mod error;
 mod execute;
 mod infinite;
 mod options;
+mod page;
 mod progress;
 mod record;
 mod report;
@@ -21,21 +22,17 @@ mod request;
 mod scheduler;
 mod serve;
 mod spread;
-mod text;
 mod timeline;
 mod tokens;
 
 pub use clock::{Clock, ClockRecord, StepClock, StepWork};
 pub use error::ServeError;
-pub use execute::{ExecuteOptions, ExecuteRecord, Executor, with_layers};
+pub use execute::{ExecuteOptions, Executor, with_layers};
 pub use options::ServeOptions;
-pub use record::{ServeRecord, TimelinePoint};
+pub use record::ServeRecord;
 pub use report::{LogRecord, ReplayReport};
 pub use scheduler::{ObservedStep, StepObserver};
 pub use serve::serve;
-pub use spread::Spread;
-pub use text::render;
-pub(crate) use text::{budget, fit, numbers};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use rand::RngExt;
 use super::{Case, CaseError, Work};
 use crate::bench::inputs::Kind;
 use crate::bench::options::Op;
-use crate::bench::timer::{Sample, Timer};
+use crate::bench::timer::{PassTimer, Sample};
 use crate::seed::rng_for;
 use wgpu_paged_attention::formats::{decode_row, round_rows};
 use wgpu_paged_attention::plan::slot_at;
@@ -18,17 +18,14 @@ const CHECKED_QUERIES: usize = 6;
 impl Case {
     /// Runs an operation once and compares what it wrote with the oracle; returns the time and the largest error. Of
     /// the sequences, the first, the last and the longest are looked at.
-    ///
-    /// # Errors
-    /// [`CaseError::Wrong`], or whatever kept the operation from running.
-    pub fn check(&self, work: &Work, timer: &mut Timer) -> Result<(Sample, f64), CaseError> {
+    pub fn check(&self, work: &Work, timer: &mut PassTimer) -> Result<(Sample, f64), CaseError> {
         match work.op {
             Op::Append => self.check_append(work, timer),
             Op::Decode | Op::Prefill | Op::Mixed => self.check_attention(work, timer),
         }
     }
 
-    fn check_attention(&self, work: &Work, timer: &mut Timer) -> Result<(Sample, f64), CaseError> {
+    fn check_attention(&self, work: &Work, timer: &mut PassTimer) -> Result<(Sample, f64), CaseError> {
         let sample = self.time(work, timer)?;
         let (inputs, shape) = (&self.inputs, &self.inputs.shape);
         let heads = Heads::new(shape.num_q_heads as usize, shape.num_kv_heads as usize, shape.head_dim as usize);
@@ -80,7 +77,7 @@ impl Case {
     }
 
     /// Ruins the rows of the last token of the checked sequences in every layer, appends, and reads them back.
-    fn check_append(&self, work: &Work, timer: &mut Timer) -> Result<(Sample, f64), CaseError> {
+    fn check_append(&self, work: &Work, timer: &mut PassTimer) -> Result<(Sample, f64), CaseError> {
         let layout = self.cache.layout();
         let sequences = self.checked_sequences();
         let last = |sequence: usize| self.inputs.lens[sequence] - 1;
@@ -132,7 +129,6 @@ impl Case {
         Ok((sample, worst))
     }
 
-    /// One stored row, as f32.
     fn read_row(&self, pool: &wgpu::Buffer, offset: u64, bytes: u64) -> Option<Vec<f32>> {
         let copy = self.gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("row"),

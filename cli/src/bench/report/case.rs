@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::stats::median;
 
-/// How K and V lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -17,7 +16,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name in the JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Paged => "paged",
@@ -27,7 +25,6 @@ impl Mode {
     }
 }
 
-/// The clock behind `samples_us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timing {
@@ -37,24 +34,17 @@ pub enum Timing {
     Wall,
 }
 
-/// One case, timed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// What was run: `append`, `decode`, `prefill` or `mixed`.
+    /// `append`, `decode`, `prefill` or `mixed`.
     pub op: String,
-    /// Name of the model's shape.
     pub model: String,
-    /// Query heads.
     pub num_q_heads: u32,
-    /// Key and value heads.
     pub num_kv_heads: u32,
-    /// Elements in one head's row.
     pub head_dim: u32,
-    /// Storage format of K and V.
     pub kv_dtype: String,
-    /// Tokens per block of the case. The contiguous run of a pair carries the same number.
+    /// Tokens per block. The contiguous run of a pair carries the same number.
     pub block_size: u32,
-    /// Sequences.
     pub batch: u32,
     /// Longest sequence, in tokens.
     pub context: u32,
@@ -69,17 +59,14 @@ pub struct CaseResult {
     /// Leading tokens that are the same in all sequences; their blocks are shared if the mode says so.
     #[serde(default)]
     pub shared_prefix: u32,
-    /// How K and V lie in memory.
     pub mode: Mode,
     /// Where the lengths come from: `uniform`, a built-in workload, the name of a log, or the lengths themselves.
     pub workload: String,
     /// Hash of the inputs, which depend on case and seed alone.
     pub input_hash: String,
-    /// The clock of the times below.
     pub timing: Timing,
     /// Every counted run, in order, in microseconds.
     pub samples_us: Vec<f64>,
-    /// Median of the samples.
     pub median_us: f64,
     /// First quartile.
     pub p25_us: f64,
@@ -108,27 +95,39 @@ pub struct CaseResult {
     pub max_abs_error: f64,
 }
 
-/// The price of paging in one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// As in the two results, like all fields but the last two.
     pub op: String,
-    /// Name of the model's shape.
     pub model: String,
-    /// Storage format of K and V.
     pub kv_dtype: String,
-    /// Tokens per block.
     pub block_size: u32,
-    /// Sequences.
     pub batch: u32,
-    /// Longest sequence.
     pub context: u32,
-    /// Where the lengths come from.
     pub workload: String,
     /// Median of the quotients of neighbouring runs: above 1, paging costs time.
     pub paged_over_contiguous: f64,
     /// Quotients it is the median of.
     pub samples: usize,
+}
+
+/// What the two runs of a pair have in common.
+type Key<'a> = (&'a str, &'a str, &'a str, [u32; 3], &'a str);
+
+impl CaseResult {
+    pub(super) fn key(&self) -> Key<'_> {
+        (&self.op, &self.model, &self.kv_dtype, [self.block_size, self.batch, self.context], &self.workload)
+    }
+
+    /// Whether decode had more than one query per sequence, as in speculative decoding.
+    pub fn is_speculative(&self) -> bool {
+        self.op == "decode" && self.queries > self.batch.into()
+    }
+
+    /// The options of the attention, if there are any.
+    pub fn options(&self) -> Option<&str> {
+        Some(&*self.variant).filter(|variant| !matches!(*variant, "" | "plain"))
+    }
 }
 
 impl Pair {
@@ -137,7 +136,7 @@ impl Pair {
     ///
     /// `None` if they are not a paged and a contiguous run on the same inputs, or have no samples.
     pub fn of(paged: &CaseResult, contiguous: &CaseResult) -> Option<Self> {
-        let same = Case::of(paged) == Case::of(contiguous) && paged.input_hash == contiguous.input_hash;
+        let same = paged.key() == contiguous.key() && paged.input_hash == contiguous.input_hash;
         if !same || (paged.mode, contiguous.mode) != (Mode::Paged, Mode::Contiguous) {
             return None;
         }
@@ -156,41 +155,46 @@ impl Pair {
         })
     }
 
-    pub(super) fn is_of(&self, result: &CaseResult) -> bool {
-        Case {
-            op: &self.op,
-            model: &self.model,
-            kv_dtype: &self.kv_dtype,
-            block_size: self.block_size,
-            batch: self.batch,
-            context: self.context,
-            workload: &self.workload,
-        } == Case::of(result)
+    pub(super) fn key(&self) -> Key<'_> {
+        (&self.op, &self.model, &self.kv_dtype, [self.block_size, self.batch, self.context], &self.workload)
     }
 }
 
-/// What the two runs of a pair have in common.
-#[derive(PartialEq)]
-struct Case<'a> {
-    op: &'a str,
-    model: &'a str,
-    kv_dtype: &'a str,
-    block_size: u32,
-    batch: u32,
-    context: u32,
-    workload: &'a str,
-}
-
-impl<'a> Case<'a> {
-    fn of(result: &'a CaseResult) -> Self {
+#[cfg(test)]
+impl CaseResult {
+    /// A decode step of one sequence that took 1 µs; tests change what they are about.
+    pub fn sample() -> Self {
         Self {
-            op: &result.op,
-            model: &result.model,
-            kv_dtype: &result.kv_dtype,
-            block_size: result.block_size,
-            batch: result.batch,
-            context: result.context,
-            workload: &result.workload,
+            op: "decode".into(),
+            model: "m".into(),
+            num_q_heads: 1,
+            num_kv_heads: 1,
+            head_dim: 8,
+            kv_dtype: "f16".into(),
+            block_size: 16,
+            batch: 1,
+            context: 1,
+            tokens: 1,
+            queries: 1,
+            variant: "plain".into(),
+            shared_prefix: 0,
+            mode: Mode::Paged,
+            workload: "uniform".into(),
+            input_hash: "0".into(),
+            timing: Timing::Gpu,
+            samples_us: vec![1.0],
+            median_us: 1.0,
+            p25_us: 1.0,
+            p75_us: 1.0,
+            wall_median_us: None,
+            cold_us: None,
+            bytes: 1,
+            gb_s: 1.0,
+            fraction_of_read: None,
+            flops: 0,
+            gflop_s: None,
+            fraction_of_fma: None,
+            max_abs_error: 0.0,
         }
     }
 }

@@ -2,13 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure should be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// This or less.
     AtMost(f64),
-    /// This or more.
     AtLeast(f64),
 }
 
@@ -25,9 +22,7 @@ impl Limit {
 /// A number made of several runs that alternated, or of their errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What it says, in words.
     pub what: String,
-    /// The number.
     pub measured: f64,
     /// What it should be, if anything was asked: `{"at_most": 1.1}`.
     pub limit: Option<Limit>,

@@ -16,6 +16,8 @@ const LINE_HEIGHT: u32 = 48;
 const FONT: f64 = 31.0;
 /// The share of the font's size that a character is wide on the average.
 const CHAR_WIDTH: f64 = 0.56;
+/// Between a label and its axis: the tick, and room for digits, which are wider than the average.
+const LABEL_GAP: u32 = 40;
 const Y_LABELS: u32 = 128;
 const X_LABELS: u32 = 108;
 const RIGHT: u32 = 56;
@@ -28,12 +30,10 @@ const MARK: i32 = 9;
 /// Lines of more points have marks on some of them only.
 const MAX_MARKS: usize = 12;
 
-/// Where the plot will be shown.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Form {
     /// On a page that has the style sheet and shows the title.
     Inline,
-    /// By itself.
     File,
 }
 
@@ -91,6 +91,10 @@ fn text(size: f64) -> TextStyle<'static> {
     ("sans-serif", size * 1.24).into_font().color(&INK.light)
 }
 
+fn text_width(text: &str) -> u32 {
+    (text.chars().count() as f64 * FONT * CHAR_WIDTH) as u32
+}
+
 impl Ranged for Fitted {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
@@ -116,7 +120,6 @@ impl ValueFormatter<f64> for Fitted {
     }
 }
 
-/// The data in places of the axes.
 struct Placed {
     series: Vec<Vec<(f64, f64)>>,
     levels: Vec<f64>,
@@ -143,7 +146,6 @@ impl Placed {
         Ok(Self { series, levels: levels.collect::<Result<_, _>>()? })
     }
 
-    /// Least and most of what there is.
     fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)))
     }
@@ -158,15 +160,21 @@ fn draw_chart(plot: &Plot, placed: &Placed, area: &Area<'_>) -> Drawn {
     let ys = points().map(|point| point.1).chain(placed.levels.iter().map(|level| level * headroom));
     let (least, most) = Placed::range(ys);
     let y = plot.y.scale.fit(least, most);
+    // No label is cut: those of y end at the axis, those of x lie around their ticks.
+    let widest = |axis: &Fitted| axis.ticks.iter().map(|tick| text_width(&tick.1)).max().unwrap_or(0) + LABEL_GAP;
+    let y_labels = Y_LABELS.max(widest(&y));
+    let x_label = widest(&x);
+    let right = RIGHT.max(x_label / 2);
+    let x = x.thinned((WIDTH - y_labels - right) / x_label);
 
     let style = text(FONT).pos(Pos::new(HPos::Left, VPos::Center));
     area.draw_text(&plot.y.label, &style, (LEFT, LINE_HEIGHT as i32 / 2 + 8))?;
     let (_, area) = area.split_vertically(LINE_HEIGHT + 8);
     let mut chart = ChartBuilder::on(&area)
-        .margin_right(RIGHT)
+        .margin_right(right)
         .margin_top(12)
         .x_label_area_size(X_LABELS)
-        .y_label_area_size(Y_LABELS)
+        .y_label_area_size(y_labels)
         .build_cartesian_2d(x.clone(), y)?;
     chart
         .configure_mesh()
@@ -200,7 +208,7 @@ fn legend_rows(plot: &Plot) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
     let mut end = i32::MAX;
     for (i, Series { name, .. }) in plot.series.iter().enumerate() {
-        let width = LEGEND_LINE + 12 + (name.chars().count() as f64 * FONT * CHAR_WIDTH) as i32;
+        let width = LEGEND_LINE + 12 + text_width(name) as i32;
         if end.saturating_add(LEGEND_GAP + width) > WIDTH as i32 {
             rows.push(Vec::new());
             end = LEFT - LEGEND_GAP;

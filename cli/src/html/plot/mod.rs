@@ -4,25 +4,21 @@ mod draw;
 mod scale;
 mod theme;
 
-use super::table::Table;
+use crate::report::Table;
+use crate::report::fmt::number;
 
 pub use scale::Scale;
-pub(crate) use scale::number;
 pub use theme::CSS;
 
 /// Lines in one plot that can still be told apart, by colour, dashes and marks.
 pub const MAX_SERIES: usize = theme::SERIES.len();
 
-/// Lines over a common x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
     /// Unique on its page, and the name of the SVG file.
     pub id: String,
-    /// What is shown.
     pub title: String,
-    /// The horizontal axis.
     pub x: Axis,
-    /// The vertical axis.
     pub y: Axis,
     /// The lines, at most [`MAX_SERIES`].
     pub series: Vec<Series>,
@@ -30,12 +26,10 @@ pub struct Plot {
     pub levels: Vec<Level>,
 }
 
-/// One axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     /// What it measures, with its unit.
     pub label: String,
-    /// Where values lie on it.
     pub scale: Scale,
 }
 
@@ -54,74 +48,35 @@ impl Axis {
 /// One line, in the order of its x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The name in the legend.
     pub name: String,
-    /// x and y.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A horizontal line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
-    /// What it is.
     pub name: String,
-    /// Where on the y axis.
     pub value: f64,
 }
 
-/// Why a plot cannot be drawn.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
 pub enum PlotError {
-    /// There is nothing to draw.
     #[error("plot {plot} has no points")]
-    Empty {
-        /// Its id.
-        plot: String,
-    },
-    /// Lines could not be told apart.
+    Empty { plot: String },
     #[error("plot {plot} has {series} lines, more than {MAX_SERIES}; make several plots of it")]
-    TooManySeries {
-        /// Its id.
-        plot: String,
-        /// Lines it has.
-        series: usize,
-    },
-    /// A number has no place on its axis: it is not finite, or not above 0 on a logarithmic one, or below 0.
+    TooManySeries { plot: String, series: usize },
     #[error("plot {plot}: {value} in {name:?} has no place on the axis {axis:?}")]
-    OffAxis {
-        /// Its id.
-        plot: String,
-        /// The line.
-        name: String,
-        /// The label of the axis.
-        axis: String,
-        /// The number.
-        value: f64,
-    },
-    /// The drawing library refused.
+    OffAxis { plot: String, name: String, axis: String, value: f64 },
     #[error("plot {plot} cannot be drawn: {why}")]
-    Draw {
-        /// Its id.
-        plot: String,
-        /// What it said.
-        why: String,
-    },
+    Draw { plot: String, why: String },
 }
 
 impl Plot {
     /// The plot as an `<svg>` element for a page that has [`CSS`] and shows the title beside it.
-    ///
-    /// # Errors
-    /// [`PlotError`] if it has nothing to show, or numbers that have no place on its axes.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         draw::svg(self, draw::Form::Inline)
     }
 
     /// The plot as a file of its own, title and colours included.
-    ///
-    /// # Errors
-    /// As [`to_svg`](Self::to_svg).
     pub fn to_svg_file(&self) -> Result<String, PlotError> {
         draw::svg(self, draw::Form::File)
     }

@@ -1,9 +1,9 @@
 //! Where values lie on an axis, and which of them are written beside it.
 
-/// The most ticks with a label.
+use crate::report::fmt::number;
+
 const MAX_TICKS: usize = 8;
 
-/// How an axis maps values to places.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scale {
     /// Evenly, from 0.
@@ -21,7 +21,6 @@ pub enum Scale {
 pub(super) struct Fitted {
     pub from: f64,
     pub to: f64,
-    /// Place and label.
     pub ticks: Vec<(f64, String)>,
 }
 
@@ -37,7 +36,6 @@ impl Scale {
         .filter(|place| place.is_finite())
     }
 
-    /// A value in words.
     pub fn name(&self, value: f64) -> String {
         match self {
             Self::Names(names) => names.get(value as usize).cloned().unwrap_or_default(),
@@ -73,6 +71,13 @@ impl Scale {
 }
 
 impl Fitted {
+    /// With no more labels than have room beside each other.
+    pub(super) fn thinned(mut self, most: u32) -> Self {
+        let every = self.ticks.len().div_ceil(most.max(1) as usize);
+        self.ticks = self.ticks.into_iter().step_by(every).collect();
+        self
+    }
+
     /// Without the empty end that a linear axis has behind the last value: time ends where the data does.
     pub(super) fn until(mut self, scale: &Scale, most: f64) -> Self {
         if *scale == Scale::Linear && most > 0.0 {
@@ -94,30 +99,6 @@ fn step(least: f64) -> f64 {
     step.unwrap_or(10.0 * power)
 }
 
-/// Four significant digits at most, no zeros behind them, thousands apart.
-pub(crate) fn number(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return if value == 0.0 { "0".to_owned() } else { value.to_string() };
-    }
-    let magnitude = value.abs().log10().floor();
-    if !(-5.0..15.0).contains(&magnitude) {
-        return format!("{value:.2e}");
-    }
-    let decimals = (3.0 - magnitude).clamp(0.0, 9.0) as usize;
-    let text = format!("{value:.decimals$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    let (whole, fraction) = text.split_once('.').map_or((text, None), |(whole, fraction)| (whole, Some(fraction)));
-    let digits = whole.trim_start_matches('-');
-    let mut grouped = whole[..whole.len() - digits.len()].to_owned();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    fraction.map_or(grouped.clone(), |fraction| format!("{grouped}.{fraction}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,24 +108,6 @@ mod tests {
         let fitted = scale.fit(place(values.0), place(values.1));
         assert!(fitted.from <= place(values.0) && fitted.to >= place(values.1), "{fitted:?}");
         fitted.ticks.iter().map(|tick| tick.1.as_str()).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn numbers_are_short_and_readable() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1.0, "1"),
-            (-0.25, "-0.25"),
-            (32_768.0, "32,768"),
-            (1_234_567.0, "1,234,567"),
-            (-1234.4, "-1,234"),
-            (2.46913, "2.469"),
-            (0.012346, "0.01235"),
-            (1e-9, "1.00e-9"),
-            (f64::NAN, "NaN"),
-        ] {
-            assert_eq!(number(value), text);
-        }
     }
 
     #[test]

@@ -95,3 +95,43 @@ fn every_number_of_lines_and_any_single_value_can_be_drawn() {
         assert!((0..count).all(|i| svg.contains(&format!("\nline {i}\n"))), "{svg}");
     }
 }
+
+/// Every tick label: how it lies at its tick, and its left and right end by what an average character takes.
+fn labels(svg: &str) -> Vec<(String, String, f64, f64)> {
+    let attribute = |tag: &str, name: &str| {
+        let value = tag.split_once(&format!("{name}=\"")).and_then(|(_, rest)| rest.split_once('"'));
+        value.map_or_else(String::new, |(value, _)| value.to_owned())
+    };
+    let texts = svg.split("<text ").skip(1).filter_map(|text| text.split_once('>'));
+    let labels = texts.map(|(tag, rest)| {
+        let text = rest.split_once("</text>").map_or("", |(text, _)| text).trim().to_owned();
+        let number = |name| attribute(tag, name).parse::<f64>().expect("a number");
+        let (anchor, width) = (attribute(tag, "text-anchor"), text.chars().count() as f64 * number("font-size") * 0.56);
+        let from = number("x")
+            - width * [("end", 1.0), ("middle", 0.5)].into_iter().find(|at| at.0 == anchor).map_or(0.0, |at| at.1);
+        (anchor, text, from, from + width)
+    });
+    labels.filter(|(_, text, ..)| text.starts_with(|c: char| c.is_ascii_digit())).collect()
+}
+
+#[test]
+fn x20_no_label_is_cut_and_none_touches_the_next() {
+    for scale in [Scale::Log10, Scale::Log2, Scale::Linear] {
+        for most in [1e5, 1.2e6, 9e8] {
+            let mut plot = plot();
+            (plot.x.scale, plot.y.scale) = (scale.clone(), scale.clone());
+            let points = (0..9).map(|i| most / f64::from(1 << (2 * i))).map(|value| (value, value));
+            plot.series = vec![Series { name: "line".into(), points: points.rev().collect() }];
+            plot.levels.clear();
+            let labels = labels(&plot.to_svg().unwrap());
+            assert!(labels.len() >= 6 && labels.iter().any(|label| label.1.len() >= "32,768".len()), "{labels:?}");
+            for (_, text, from, to) in &labels {
+                assert!(*from >= 0.0 && *to <= 1120.0, "{scale:?}, {most}: {text} lies from {from} to {to}");
+            }
+            let mut below: Vec<_> = labels.iter().filter(|label| label.0 == "middle").collect();
+            below.sort_by(|a, b| a.2.total_cmp(&b.2));
+            assert!(below.len() >= 2, "{labels:?}");
+            assert!(below.windows(2).all(|pair| pair[0].3 < pair[1].2), "{scale:?}, {most}: {below:?}");
+        }
+    }
+}

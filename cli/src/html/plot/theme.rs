@@ -6,12 +6,10 @@ use plotters::style::RGBColor;
 /// The style sheet: colours of every class, light and dark.
 pub const CSS: &str = include_str!("plot.css");
 
-/// What is drawn in one colour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Role {
     /// The end of the classes `fill-…` and `stroke-…`.
     pub name: &'static str,
-    /// On a light ground.
     pub light: RGBColor,
     /// Lengths of dashes and gaps; empty for a solid line.
     pub dashes: &'static str,
@@ -21,13 +19,9 @@ const fn role(name: &'static str, red: u8, green: u8, blue: u8, dashes: &'static
     Role { name, light: RGBColor(red, green, blue), dashes }
 }
 
-/// Text.
 pub(super) const INK: Role = role("ink", 0x1f, 0x23, 0x28, "");
-/// Lines of axes.
 pub(super) const AXIS: Role = role("axis", 0x8c, 0x95, 0x9f, "");
-/// Lines behind the data.
 pub(super) const GRID: Role = role("grid", 0xe1, 0xe4, 0xe8, "");
-/// Lines to compare with.
 pub(super) const LEVEL: Role = role("level", 0x6e, 0x40, 0xc9, "18 8 4 8");
 /// The data. Told apart without colours by their dashes, and by the marks of `draw`.
 pub(super) const SERIES: [Role; 6] = [

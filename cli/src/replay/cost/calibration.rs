@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::coefficients::{Coefficients, Part};
 use super::error::CalibrationError;
 use crate::bench::models::ModelShape;
-use crate::bench::report::{Adapter, Ceilings};
+use crate::bench::report::Ceilings;
 use crate::replay::StepWork;
+use crate::report::Adapter;
 use wgpu_paged_attention::config::KvDtype;
 
 /// Version of the JSON's form.

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::calibration::{Calibration, Point, Setup};
 use super::coefficients::Part;
@@ -14,11 +14,12 @@ use crate::bench::groups::rotated_layers;
 use crate::bench::inputs::CaseInputs;
 use crate::bench::models::ModelShape;
 use crate::bench::options::Op;
-use crate::bench::report::{Adapter, Mode, Timing};
+use crate::bench::report::{Mode, Timing};
 use crate::bench::rounds::Rounds;
 use crate::bench::stats::median;
-use crate::bench::timer::Timer;
+use crate::bench::timer::{Clock, PassTimer};
 use crate::replay::StepWork;
+use crate::report::Adapter;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::{Gpu, ScenarioVariant};
 
@@ -85,7 +86,7 @@ pub fn calibrate(
     cancel: &AtomicBool,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Calibration, CalibrateError> {
-    let mut timer = Timer::new(gpu)?;
+    let mut timer = PassTimer::new(gpu)?;
     let ceilings = CeilingKernels::new(gpu).measure(&mut timer)?;
     let submit_us = submit_us(&mut timer)?;
     let batches = batches(if gpu.is_software() { 1 } else { GPU_SCALE });
@@ -123,7 +124,7 @@ pub fn calibrate(
         }
     }
     progress(Progress { done: total, total, label: "timing" });
-    let rounds = Rounds { count: ROUNDS, deadline: Instant::now() + options.time_budget };
+    let rounds = Rounds { count: ROUNDS, deadline: timer.now() + options.time_budget };
     let sides: Vec<_> = works.iter().map(|(case, _, work)| (*case, work)).collect();
     let times_us = rounds.time(&mut timer, &sides, cancel)?;
     for ((point, (_, layers, _)), times_us) in points.iter_mut().zip(&works).zip(&times_us) {
@@ -155,7 +156,7 @@ pub fn calibrate(
 }
 
 /// Microseconds of a pass that does nothing; 0 by a clock of the device, which does not see the way to it.
-fn submit_us(timer: &mut Timer) -> Result<f64, CalibrateError> {
+fn submit_us(timer: &mut PassTimer) -> Result<f64, CalibrateError> {
     let mut times_us = Vec::new();
     for _ in 0..EMPTY_RUNS {
         times_us.push(timer.measure(|_| Ok(()))?.wall_us);

@@ -6,9 +6,10 @@ use super::coefficients::{AppendCost, Coefficients, DecodeCost, Part, PrefillCos
 use super::error::CalibrationError;
 use super::*;
 use crate::bench::models::ModelShape;
-use crate::bench::report::{Adapter, Ceilings};
+use crate::bench::report::Ceilings;
 use crate::models::Model;
 use crate::replay::{Clock, StepWork};
+use crate::report::Adapter;
 use crate::seed::rng_for;
 use wgpu_paged_attention::config::KvDtype;
 

@@ -3,9 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::bench::models::ModelShape;
-use crate::replay::{
-    ExecuteOptions, ExecuteRecord, Executor, ServeOptions, ServeRecord, StepClock, serve, with_layers,
-};
+use crate::replay::execute::ExecuteRecord;
+use crate::replay::{ExecuteOptions, Executor, ServeOptions, ServeRecord, StepClock, serve, with_layers};
 use crate::trace::{Log, PrefixIds, Request};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::testkit::{Gpu, test_device};

@@ -2,13 +2,15 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::bench::report::{Adapter, CaseResult, Ceilings, Failure, Figure, Limit, Mode, Pair, Report, Timing};
+use crate::bench::report::{CaseResult, Ceilings, Failure, Figure, Limit, Mode, Pair, Report};
 use crate::blocks::measure::DecodeTime;
 use crate::blocks::{BlockSizesReport, recommend, study};
+use crate::common::files::Report as _;
 use crate::html::Page;
 use crate::models::Model;
 use crate::plan::{SizingOptions, plan};
 use crate::replay::{Clock, LogRecord, ReplayReport, ServeOptions, StepClock, serve};
+use crate::report::{Adapter, Head};
 use crate::trace::{Log, PrefixIds, Request};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 
@@ -68,7 +70,7 @@ pub fn bench() -> Page {
         mode: Mode::Paged,
         error: "element 5: got NaN, want 0.25".into(),
     });
-    Page::from(&report)
+    report.page()
 }
 
 #[expect(clippy::too_many_arguments, reason = "as many as differ between the cases")]
@@ -84,23 +86,15 @@ fn case(op: &str, model: &str, q: u32, kv: u32, dtype: &str, context: u32, mode:
         num_kv_heads: kv,
         head_dim: 128,
         kv_dtype: dtype.into(),
-        block_size: 16,
         batch: 8,
         context,
         tokens: 8 * u64::from(context),
         queries: if prefill { 8 * u64::from(context) } else { 8 },
-        variant: "plain".into(),
-        shared_prefix: 0,
         mode,
-        workload: "uniform".into(),
-        input_hash: "0123456789abcdef".into(),
-        timing: Timing::Gpu,
         samples_us: [0.98, 0.99, 1.0, 1.01, 1.02].map(|factor| factor * median_us).into(),
         median_us,
         p25_us: 0.99 * median_us,
         p75_us: 1.01 * median_us,
-        wall_median_us: None,
-        cold_us: None,
         bytes,
         gb_s,
         fraction_of_read: Some(gb_s / 512.5),
@@ -108,6 +102,7 @@ fn case(op: &str, model: &str, q: u32, kv: u32, dtype: &str, context: u32, mode:
         gflop_s: Some(gb_s * 45.0),
         fraction_of_fma: prefill.then_some(gb_s * 45.0 / 29_000.0),
         max_abs_error: 3.2e-6,
+        ..CaseResult::sample()
     }
 }
 
@@ -127,12 +122,9 @@ fn replay() -> Page {
     let [contiguous, paged] = [false, true].map(|paged| {
         serve(&log, &options, paged, &clock, None, &mut |_| {}, &AtomicBool::new(false)).expect("the cache is possible")
     });
-    Page::from(&ReplayReport {
-        kind: ReplayReport::KIND.into(),
-        schema: ReplayReport::SCHEMA,
-        command: "paged-attention replay bursts.csv --model llama-3-8b --report out.html".into(),
-        version: "0.1.0".into(),
-        seed: 1,
+    let command = "paged-attention replay bursts.csv --model llama-3-8b --report out.html";
+    let report = ReplayReport {
+        head: Head::new(ReplayReport::KIND, Some(command.into()), Some(1)),
         log: LogRecord::of(&log),
         model: "llama-3-8b".into(),
         cache,
@@ -143,7 +135,8 @@ fn replay() -> Page {
         paged: Some(paged),
         interrupted: false,
         executed: None,
-    })
+    };
+    report.page()
 }
 
 /// LLaMA-13B as in the published table.
@@ -158,7 +151,7 @@ fn sizing() -> Page {
         logs: Vec::new(),
         devices: Vec::new(),
     };
-    Page::from(&plan(&options, "paged-attention plan --report out.html".to_owned()).expect("it can be planned"))
+    plan(&options, "paged-attention plan --report out.html".to_owned()).expect("it can be planned").page()
 }
 
 /// Block sizes on two workloads, one with published figures beside it and one with prefix ids; decode times are made up.
@@ -189,11 +182,7 @@ fn block_sizes() -> Page {
         });
     }
     let report = BlockSizesReport {
-        kind: BlockSizesReport::KIND.to_owned(),
-        schema: BlockSizesReport::SCHEMA,
-        command: "paged-attention blocks --report out.html".to_owned(),
-        version: "0.1.0".to_owned(),
-        seed: 1,
+        head: Head::new("blocks", Some("paged-attention blocks --report out.html".to_owned()), Some(1)),
         max_seq_len: 4096,
         model: "llama-3-8b".to_owned(),
         kv_dtype: KvDtype::F16,
@@ -202,5 +191,5 @@ fn block_sizes() -> Page {
         workloads,
         interrupted: false,
     };
-    Page::from(&report)
+    report.page()
 }

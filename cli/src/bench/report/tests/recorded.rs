@@ -3,7 +3,8 @@
 use std::fs;
 
 use crate::bench::options::Op;
-use crate::bench::report::{CaseResult, Mode, Report, SCHEMA};
+use crate::bench::report::{CaseResult, Mode, Report};
+use crate::report::SCHEMA;
 use wgpu_paged_attention::testkit::skip;
 
 fn check_number(what: &str, value: f64) {
@@ -49,8 +50,8 @@ fn the_json_of_a_benchmark_run_is_complete_and_its_numbers_are_possible() {
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let report: Report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 
-    assert_eq!(report.schema, SCHEMA);
-    assert!(!report.adapter.name.is_empty() && !report.adapter.backend.is_empty() && !report.command.is_empty());
+    assert_eq!(report.head.schema, SCHEMA);
+    assert!(!report.adapter.name.is_empty() && !report.adapter.backend.is_empty() && report.head.command.is_some());
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     let ceilings = report.ceilings;
     for (name, value) in [

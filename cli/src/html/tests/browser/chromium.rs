@@ -35,6 +35,8 @@ pub struct SeenPlot {
     pub height: f64,
     /// The title that a screen reader says.
     pub name: String,
+    /// Labels that reach out of the plot.
+    pub cut: Vec<String>,
 }
 
 /// A table on the screen.
@@ -59,6 +61,10 @@ frame.addEventListener("load", () => {
     plots: plots.map((svg) => ({
       id: svg.id, width: box(svg).width, height: box(svg).height,
       name: svg.getAttribute("aria-labelledby").split(" ").map((id) => page.getElementById(id).textContent).join(" "),
+      cut: [...svg.querySelectorAll("text")].filter((text) => {
+        const at = text.getBBox(), room = svg.viewBox.baseVal;
+        return at.x < 0 || at.x + at.width > room.width || at.y < 0 || at.y + at.height > room.height;
+      }).map((text) => text.textContent.trim()),
     })),
     tables: [...page.querySelectorAll("table")].map((table) => ({
       id: table.id, rows: table.tBodies[0].rows.length, width: box(table).width, captioned: !!table.caption,

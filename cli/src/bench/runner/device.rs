@@ -1,0 +1,74 @@
+//! The device that a run measures with.
+
+use std::time::Duration;
+
+use super::Timer;
+use crate::bench::case::{Case, CaseError, Work};
+use crate::bench::ceilings::CeilingKernels;
+use crate::bench::figures;
+use crate::bench::inputs::CaseInputs;
+use crate::bench::options::Op;
+use crate::bench::report::{Ceilings, Figure, Mode, Timing};
+use crate::bench::timer::{Clock, PassTimer, Sample, TimerError};
+use wgpu_paged_attention::testkit::{Gpu, Verdict};
+
+pub(super) struct Device<'a> {
+    gpu: &'a Gpu,
+    timer: PassTimer,
+    kernels: CeilingKernels,
+}
+
+impl<'a> Device<'a> {
+    /// The device, and what it does at best.
+    pub(super) fn new(gpu: &'a Gpu) -> Result<(Self, Ceilings), TimerError> {
+        let mut timer = PassTimer::new(gpu)?;
+        let kernels = CeilingKernels::new(gpu);
+        let ceilings = kernels.measure(&mut timer)?;
+        Ok((Self { gpu, timer, kernels }, ceilings))
+    }
+}
+
+impl Clock for Device<'_> {
+    fn now(&self) -> Duration {
+        self.timer.now()
+    }
+}
+
+impl Timer for Device<'_> {
+    type Case = Case;
+    type Work = Work;
+
+    fn prepare(&mut self, inputs: &CaseInputs, mode: Mode) -> Result<Case, CaseError> {
+        Ok(Case::new(self.gpu, inputs, mode)?)
+    }
+
+    fn check(&mut self, case: &Case, op: Op) -> Result<(Work, Sample, f64), CaseError> {
+        let work = case.begin(op)?;
+        let (cold, max_abs_error) = case.check(&work, &mut self.timer)?;
+        Ok((work, cold, max_abs_error))
+    }
+
+    fn time(&mut self, case: &Case, work: &Work) -> Result<Sample, TimerError> {
+        case.time(work, &mut self.timer)
+    }
+
+    fn read_gb_s(&mut self) -> Result<f64, TimerError> {
+        self.kernels.read_gb_s(&mut self.timer)
+    }
+
+    fn fma_gflop_s(&mut self) -> Result<f64, TimerError> {
+        self.kernels.fma_gflop_s(&mut self.timer)
+    }
+
+    fn accuracy(&mut self, seed: u64, index: usize) -> Result<Figure, Verdict> {
+        figures::accuracy(self.gpu, seed, index)
+    }
+
+    fn timing(&self) -> Timing {
+        self.timer.timing()
+    }
+
+    fn time_us(&self, sample: &Sample) -> f64 {
+        self.timer.time_us(sample)
+    }
+}
