@@ -75,3 +75,11 @@ fn keys_and_columns_are_as_recorded() {
         }
     }
 }
+
+#[test]
+fn help_is_as_recorded() {
+    is_recorded("help.txt", &stdout(&["--help"]));
+    for (name, ..) in RUNS {
+        is_recorded(&format!("{name}.help.txt"), &stdout(&[name, "--help"]));
+    }
+}
