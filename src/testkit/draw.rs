@@ -63,7 +63,7 @@ pub struct Drawn {
 type Row = [usize; LEVELS.len()];
 
 /// Form, format, subgroups, block size, tables, causal, window, soft cap, ALiBi, sinks, inputs and outputs, log-sum-exp,
-/// shared blocks, heads, width of V: how many values of each are told apart.
+/// shared blocks, heads, width of V: how many values each has.
 const LEVELS: [usize; 15] = [6, 6, 2, 6, 3, 2, 4, 2, 2, 2, 2, 2, 3, 4, 2];
 
 /// Two factors with their levels.

@@ -38,7 +38,7 @@ pub fn attend_plan(
     csr: bool,
 ) -> Result<StepPlan, TableError> {
     let max_blocks = layout.max_blocks_per_seq();
-    // Unused columns hold an id that does not exist: nobody may look at them.
+    // Unused columns hold an id that does not exist: a kernel that reads them fails.
     let mut block_table = vec![u32::MAX; tables.len() * max_blocks as usize];
     for (row, table) in block_table.chunks_mut(max_blocks as usize).zip(tables) {
         row[..table.len()].copy_from_slice(table);
@@ -79,7 +79,7 @@ pub fn slots_of(layout: &KvLayout, tables: &[Vec<u32>], tokens: &[(usize, u32)])
     tokens.iter().map(|&(seq, position)| slot_at(layout, &tables[seq], position)).collect()
 }
 
-/// A buffer of queries or outputs in the type that the kernels are told.
+/// A buffer of queries or outputs in the kernels' type.
 pub fn io_buffer(gpu: &Gpu, label: &str, values: &[f32], format: IoFormat) -> wgpu::Buffer {
     match format {
         IoFormat::F32 => gpu.storage(label, values),

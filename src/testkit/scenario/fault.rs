@@ -2,12 +2,12 @@
 
 use super::ScenarioSpec;
 
-/// A deliberate error: the device is told something else than the oracle.
+/// A deliberate error: the device computes something else than the oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The device is told of one block of keys less than there is.
+    /// The device gets one block of keys less than there is.
     SkipLastBlock,
-    /// The first table entry of the first sequence points to a block that nobody wrote.
+    /// The first table entry of the first sequence points to an unwritten block.
     StrayBlock,
     /// Causal attention where it should not be, or the other way round.
     CausalFlipped,

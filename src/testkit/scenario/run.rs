@@ -7,7 +7,7 @@ use crate::gpu::{AppendIo, AppendSpec, Appender, Attention, AttentionIo, Attenti
 use crate::plan::{Schedule, StepPlan};
 use crate::testkit::{Gpu, SENTINEL, append_plan, attend_plan, io_buffer, read_io};
 
-/// What memory that nobody wrote may hold: a NaN in f32, and two of them in packed f16.
+/// What unwritten memory may hold: a NaN in f32, and two of them in packed f16.
 const POISON: u32 = 0xffff_ffff;
 
 /// What a device answered.
@@ -58,30 +58,30 @@ impl Kept {
 }
 
 impl Scenario {
-    /// What the device is told to compute.
+    /// What the device computes, with the fault planted.
     pub fn attention_spec(&self, fault: Option<Fault>) -> AttentionSpec {
         let (spec, variant) = (&self.spec, &self.spec.variant);
         let terms = (self.alibi_slopes.as_slice(), self.sinks.as_slice());
-        let mut told = variant.attention_spec(spec.num_q_heads, terms, spec.lse);
-        told.scale = self.scale;
+        let mut planted = variant.attention_spec(spec.num_q_heads, terms, spec.lse);
+        planted.scale = self.scale;
         match fault {
-            Some(Fault::CausalFlipped) => told.causal = !told.causal,
-            Some(Fault::WindowOffByOne) => told.window = told.window.map(|window| window.saturating_add(1)),
-            Some(Fault::SoftCapDropped) => told.soft_cap = None,
+            Some(Fault::CausalFlipped) => planted.causal = !planted.causal,
+            Some(Fault::WindowOffByOne) => planted.window = planted.window.map(|window| window.saturating_add(1)),
+            Some(Fault::SoftCapDropped) => planted.soft_cap = None,
             Some(Fault::NeighbourSlope) => {
-                if let Some(slopes) = &mut told.alibi_slopes {
+                if let Some(slopes) = &mut planted.alibi_slopes {
                     slopes.rotate_left(1);
                 }
             }
             Some(Fault::SinkTwice) => {
-                if let Some(sinks) = &mut told.sinks {
+                if let Some(sinks) = &mut planted.sinks {
                     // e^(sink + ln 2) is 2·e^sink.
                     sinks.iter_mut().for_each(|sink| *sink += std::f32::consts::LN_2);
                 }
             }
             Some(Fault::SkipLastBlock | Fault::StrayBlock) | None => {}
         }
-        told
+        planted
     }
 
     /// The plan of the scenario's attention; no K or V is appended by it.

@@ -63,7 +63,7 @@ impl ScenarioVariant {
 }
 
 impl ScenarioVariant {
-    /// What a device is told of it; of `terms`, the slopes and the sinks of all heads, it gets those that are used.
+    /// The device's spec of it; of `terms`, the slopes and the sinks of all heads, those that the variant uses.
     pub fn attention_spec(&self, num_q_heads: u32, terms: (&[f32], &[f32]), lse: bool) -> AttentionSpec {
         AttentionSpec {
             causal: self.causal,
@@ -77,7 +77,7 @@ impl ScenarioVariant {
         }
     }
 
-    /// What the oracle is told of it, alike.
+    /// The oracle's.
     pub fn scoring<'a>(&self, scale: f64, terms: (&'a [f32], &'a [f32])) -> Scoring<'a> {
         Scoring {
             scale,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variant_is_told_by_its_options() {
+    fn a_variant_is_named_by_its_options() {
         assert_eq!(ScenarioVariant::PLAIN.to_string(), "plain");
         let all = ScenarioVariant {
             causal: false,
