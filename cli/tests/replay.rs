@@ -316,7 +316,8 @@ fn x01_a_log_in_seconds_is_served_in_seconds() {
     let output = run(&["--trace", &ids, "--time-unit", "ms", "--only", "paged"]);
     let warning = text(&output.stderr);
     assert!(output.status.success() && text(&output.stdout).contains("times in ms (--time-unit)"));
-    for words in ["warning: replay-bailian.jsonl: ", "arrivals", "a second, read in ms, are beyond any device", "--time-unit"]
+    for words in
+        ["warning: replay-bailian.jsonl: ", "arrivals", "a second, read in ms, are beyond any device", "--time-unit"]
     {
         assert!(warning.contains(words), "{words}: {warning}");
     }
