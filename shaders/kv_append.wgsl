@@ -13,14 +13,14 @@
 // An invocation takes fewer than 4,000 loop rounds: two for each of 2 · 512 elements, and a few for each word.
 // Twin      src/formats/row.rs: encode_row      Source  slot_mapping of vLLM's reshape_and_cache
 // Needs     begin_token(header, token) and source_bits(is_v, at), from common/source_plain.wgsl or source_rotary.wgsl
-// const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, put in front by the host
+// const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, prepended by the host
 
 const SKIP_SLOT: u32 = 0xffffffffu;
 const APPEND_LANES: u32 = 64u;
 
 struct AppendParams {
-    first_kv_head: u32,  // of this head_shard
-    num_kv_heads: u32,   // in this head_shard
+    first_kv_head: u32,  // of this head shard
+    num_kv_heads: u32,   // in this head shard
     total_kv_heads: u32, // of the layer
     padding: u32,
 }
@@ -59,8 +59,8 @@ fn main(
 
     // convert and write
     begin_token(header, token);
-    let row = slot_row(slot, params.num_kv_heads, head);
-    let source_row = token * params.total_kv_heads + params.first_kv_head + head;
-    store_row(false, row, source_row * HEAD_DIM, item % ROW_LANES);
-    store_row(true, row, source_row * V_HEAD_DIM, item % ROW_LANES);
+    let kv_row = slot_row(slot, params.num_kv_heads, head);
+    let given_row = token * params.total_kv_heads + params.first_kv_head + head;
+    store_row(false, kv_row, given_row * HEAD_DIM, item % ROW_LANES);
+    store_row(true, kv_row, given_row * V_HEAD_DIM, item % ROW_LANES);
 }

@@ -1,16 +1,15 @@
-// merge_partials.wgsl — combines the splits of every row that has more than one, or that shares its first ones.
-// Dispatch  one workgroup per (merge, query head), folded into x and y; other rows have been written already
+// merge_partials.wgsl — combines the partials of every query that sees more than one split.
+// Dispatch  one workgroup per (merge, query head), folded into x and y; other queries have been written already
 // Shapes    row-major
 //   step        header, positions, merges                            see common/step.wgsl
-//   partials    [records, num_q_heads, V_HEAD_DIM + 2]         f32   acc[V_HEAD_DIM], top (log2), sum
-//   out         [num_rows, num_q_heads, V_HEAD_DIM]            f32, or f16 in pairs
-//   lse         [num_rows, num_q_heads]                        u32   bits of f32, natural logarithm; if WRITE_LSE
+//   partials    [num_partials, num_q_heads, V_HEAD_DIM + 2]    f32   acc[V_HEAD_DIM], max_score (log2), sum_exp
+//   out         [num_queries, num_q_heads, V_HEAD_DIM]         f32, or f16 in pairs
+//   lse         [num_queries, num_q_heads]                     u32   bits of f32, natural logarithm; if WRITE_LSE
 //   head_terms  [num_q_heads]                                  vec4  the sink, times log2(e), if used
-// Twin      src/reference.rs (of the whole row)      Source  Flash-Decoding (Dao et al. 2023)
-// const     V_HEAD_DIM, HEAD_TERMS, IO_*, CAUSAL, WINDOW, SINKS, WRITE_LSE, put in front by the host
+// Twin      src/reference.rs (of the whole query)      Source  Flash-Decoding (Dao et al. 2023)
+// const     V_HEAD_DIM, HEAD_TERMS, IO_*, CAUSAL, WINDOW, SINKS, WRITE_LSE, prepended by the host
 
 const MERGE_LANES: u32 = 32u;
-const RECORD: u32 = V_HEAD_DIM + 2u;
 
 struct MergeParams {
     num_q_heads: u32,
@@ -25,11 +24,15 @@ struct MergeParams {
 @group(1) @binding(3) var<storage, read_write> lse: array<u32>;
 @group(1) @binding(4) var<uniform> head_terms: array<vec4<f32>, HEAD_TERMS>;
 
-// The record of a split of a row, for one head.
-fn record_at(merge: Merge, split: u32, head: u32) -> u32 {
-    var record = merge.own_record + (split - merge.shared_splits) * merge.own_stride;
-    if (split < merge.shared_splits) { record = merge.shared_record + split * merge.shared_stride; }
-    return (record * params.num_q_heads + head) * RECORD;
+// Where the partial of a split begins, for one head.
+fn partial_at(merge: Merge, split: u32, head: u32) -> u32 {
+    var partial = merge.own_partial + (split - merge.shared_splits) * merge.own_stride;
+    if (split < merge.shared_splits) { partial = merge.shared_partial + split * merge.shared_stride; }
+    return (partial * params.num_q_heads + head) * (V_HEAD_DIM + 2u);
+}
+
+fn partial_state(partial: u32) -> SoftmaxState {
+    return SoftmaxState(partials[partial + V_HEAD_DIM], partials[partial + V_HEAD_DIM + 1u]);
 }
 
 @compute @workgroup_size(MERGE_LANES)
@@ -45,33 +48,32 @@ fn main(
     let merge_idx = item / params.num_q_heads;
     if (merge_idx >= header.num_merges) { return; }
     let merge = step_merge(header, merge_idx);
-    let seen = visible_keys(row_position(header, merge.row), params.window, 0u, merge.kv_len);
+    let position = query_position(header, merge.query);
+    if (sees_one_split(position, params.window, merge.split_tokens)) { return; }
+    let seen = visible_keys(position, params.window, 0u, merge.kv_len);
     let first = seen.x / merge.split_tokens;
     let last = select(first, (seen.y + merge.split_tokens - 1u) / merge.split_tokens, seen.x < seen.y);
 
-    // A split that the row sees has left a record; of others there may be none.
-    var top = LOWEST;
+    // merge: a split of which the query sees a key has left a partial; of others there may be none
+    var state = softmax_init();
     for (var split = first; split < last; split++) {
-        top = max(top, partials[record_at(merge, split, head) + V_HEAD_DIM]);
-    }
-    var sum = 0.0;
-    for (var split = first; split < last; split++) {
-        let record = record_at(merge, split, head);
-        sum += exp2(partials[record + V_HEAD_DIM] - top) * partials[record + V_HEAD_DIM + 1u];
+        state = softmax_merge(state, partial_state(partial_at(merge, split, head)));
     }
     var sink = 0.0;
     if (SINKS) { sink = head_terms[min(head, HEAD_TERMS - 1u)].y; }
-    let finish = finish_softmax(top, sum, sink);
-    let row = merge.row * params.num_q_heads + head;
+    let result = softmax_finish(state, sink);
+
+    // write
+    let q_row = merge.query * params.num_q_heads + head;
     for (var d = lane * IO_PER_WORD; d < V_HEAD_DIM; d += MERGE_LANES * IO_PER_WORD) {
         var acc = vec2<f32>(0.0);
         for (var split = first; split < last; split++) {
-            let record = record_at(merge, split, head);
-            let weight = exp2(partials[record + V_HEAD_DIM] - top);
-            acc += weight * vec2<f32>(partials[record + d], partials[record + d + IO_PER_WORD - 1u]);
+            let partial = partial_at(merge, split, head);
+            let weight = softmax_shrink(partial_state(partial), state.max_score);
+            acc += weight * vec2<f32>(partials[partial + d], partials[partial + d + IO_PER_WORD - 1u]);
         }
-        acc *= finish.factor;
-        out[(row * V_HEAD_DIM + d) / IO_PER_WORD] = io_word(acc.x, acc.y);
+        acc *= result.factor;
+        out[(q_row * V_HEAD_DIM + d) / IO_PER_WORD] = io_word(acc.x, acc.y);
     }
-    if (WRITE_LSE && lane == 0u) { lse[row] = finish.lse_bits; }
+    if (WRITE_LSE && lane == 0u) { lse[q_row] = result.lse_bits; }
 }

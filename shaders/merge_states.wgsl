@@ -5,13 +5,12 @@
 //   a_lse, b_lse  [num_states]                f32 as bits, natural logarithm; infinite for a state without a key
 // Twin      src/reference/merge.rs: merge_states      Source  Flash-Decoding (Dao et al. 2023)
 // Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
-// const     CODE_BITS, IO_PER_WORD, put in front by the host
+// const     CODE_BITS, IO_PER_WORD, and SINKS as false, prepended by the host
 
 const STATE_LANES: u32 = 32u;
 const LOG2_E: f32 = 1.4426950408889634;
 const MAGNITUDE: u32 = 0x7fffffffu;
 const INFINITY_BITS: u32 = 0x7f800000u;
-const NO_KEY: u32 = 0xff800000u; // −∞
 
 struct StateParams {
     num_states: u32,
@@ -48,23 +47,24 @@ fn main(
     // All lanes have read it before one writes it.
     storageBarrier();
 
-    // Bits, because a device may assume that there is no infinity. A state without a key does not count, whatever it holds.
+    // Bits, because a device may assume that there is no infinity. A state without a key does not count, whatever it
+    // holds.
     let a_counts = (lse_a & MAGNITUDE) != INFINITY_BITS;
     let b_counts = (lse_b & MAGNITUDE) != INFINITY_BITS;
     if (a_counts && !b_counts) { return; }
-    var lse = select(NO_KEY, lse_b, b_counts);
+    var lse = select(NO_KEY_LSE, lse_b, b_counts);
     var weight_a = 0.0;
     var weight_b = 0.0;
     if (a_counts) {
-        let a = bitcast<f32>(lse_a);
-        let b = bitcast<f32>(lse_b);
-        let top = max(a, b);
-        weight_a = exp2((a - top) * LOG2_E);
-        weight_b = exp2((b - top) * LOG2_E);
-        let sum = weight_a + weight_b;
-        lse = bitcast<u32>(top + log(sum));
-        weight_a /= sum;
-        weight_b /= sum;
+        // A log-sum-exp is the state of one key with that score; less the higher one, so that no digits are lost.
+        let higher = max(bitcast<f32>(lse_a), bitcast<f32>(lse_b));
+        let state_a = SoftmaxState((bitcast<f32>(lse_a) - higher) * LOG2_E, 1.0);
+        let state_b = SoftmaxState((bitcast<f32>(lse_b) - higher) * LOG2_E, 1.0);
+        let both = softmax_merge(state_a, state_b);
+        let result = softmax_finish(both, 0.0);
+        weight_a = softmax_shrink(state_a, both.max_score) * result.factor;
+        weight_b = softmax_shrink(state_b, both.max_score) * result.factor;
+        lse = bitcast<u32>(higher + bitcast<f32>(result.lse_bits));
     }
     for (var at = lane; at < params.head_words; at += STATE_LANES) {
         let word_at = state * params.head_words + at;

@@ -1,33 +1,35 @@
 // paged_attention.wgsl — attention of query tiles over their paged K and V: decode, prefill, and what lies between.
 // Dispatch  one workgroup per (split of a query tile, KV head of the head shard, tile of its query heads), folded into x and y;
-//           with a window, per (query tile, KV head, head tile) in x and y, and as many splits as it can touch in z
+//           with a window, z counts the splits that a tile can see, and x and y all the rest
 // Shapes    row-major
 //   step        header, positions, query tiles and their members              see common/step.wgsl
 //   tables      block tables                                            u32   only the blocks of visible keys are read
 //   k_pool      [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]           16-byte units in the storage format
 //   v_pool      [num_blocks, num_kv_heads, BLOCK_SIZE, V_ROW_UNITS]           alike
-//   q           [num_rows, num_q_heads, HEAD_DIM]                             f32, or f16 in pairs
-//   out         [num_rows, num_q_heads, V_HEAD_DIM]                           alike
-//   lse         [num_rows, num_q_heads]                                 u32   bits of f32, natural logarithm; if WRITE_LSE
-//   partials    [records, num_q_heads, V_HEAD_DIM + 2]                  f32   acc[V_HEAD_DIM], top (log2), sum
+//   q           [num_queries, num_q_heads, HEAD_DIM]                          f32, or f16 in pairs
+//   out         [num_queries, num_q_heads, V_HEAD_DIM]                        alike
+//   lse         [num_queries, num_q_heads]                              u32   bits of f32, natural logarithm; if WRITE_LSE
+//   partials    [num_partials, num_q_heads, V_HEAD_DIM + 2]             f32   acc[V_HEAD_DIM], max_score (log2), sum_exp
 //   head_terms  [num_q_heads]                                           vec4  ALiBi slope and sink, times log2(e), if used
 // Twin      src/reference.rs
 // Source    PagedAttention (Kwon et al. 2023); online softmax (Milakov & Gimelshein 2018); Flash-Decoding (Dao et al. 2023);
 //           ALiBi (Press et al. 2022); attention sinks (Xiao et al. 2024)
-// const     the numbers and flags of src/gpu/shape.rs: AttentionShape, put in front by the host
+// const     the numbers and flags of src/gpu/kernel/attention_shape.rs, prepended by the host
 //
-// A row of this kernel is one query head of one token; ROWS of them share every K and V that is loaded. To score, a lane
+// A query row (`r`) is one query head of one query; Q_ROWS of them share every K and V that is loaded. To score, a lane
 // takes one key and reads its whole row; to add up values, the lanes lie across a row of V. What all lanes need (queries,
-// weights, places) goes round through common/exchange_*.wgsl. Loops marked `unroll` are expanded by the host: some drivers
+// weights, places) goes round through common/lanes_*.wgsl. The host expands the loops marked `unroll`, because some drivers
 // keep an array in registers only if every index is a constant. Key tiles begin at multiples of KEY_TILE and a masked key
-// changes no bit, so what a row sums up, and in which order, depends on its own keys alone.
+// changes no bit, so what a query row sums up, and in which order, depends on its own keys alone.
+//
+// Read from `main` at the end upwards: attend → serve → locate_keys, score_keys, update_softmax, add_values → write_results.
 
 struct AttentionParams {
     query_factor: f32,  // of q: the scale, times log2(e), for scores are powers of two; with a soft cap, the scale over the cap
     score_factor: f32,  // the soft cap times log2(e)
     window: u32,        // keys that a query sees, its own included; if WINDOW
-    first_kv_head: u32, // of this head_shard
-    num_kv_heads: u32,  // in this head_shard
+    first_kv_head: u32, // of this head shard
+    num_kv_heads: u32,  // in this head shard
     num_q_heads: u32,   // of the layer
     first_item: u32,    // of this dispatch
     padding: u32,
@@ -43,12 +45,37 @@ struct AttentionParams {
 @group(2) @binding(4) var<storage, read_write> partials: array<f32>;
 @group(2) @binding(5) var<uniform> head_terms: array<vec4<f32>, HEAD_TERMS>;
 
-// vec4 i of a query head of a token, scaled; zeros beyond HEAD_DIM and beyond the last head.
-fn query_vec4(token_row: u32, head: u32, i: u32) -> vec4<f32> {
+// What a workgroup serves: one split of a query tile's keys, for a tile of the query heads of one KV head.
+struct Work {
+    tile: QueryTile,
+    split: u32,
+    kv_head: u32,    // of the head shard
+    first_head: u32, // the query head of query row 0
+    num_heads: u32,  // the last tile of a KV head's query heads may be short
+}
+
+// The queries of a tile.
+struct TileQueries {
+    query: array<u32, TOKENS>,
+    position: array<i32, TOKENS>,
+    seen: array<vec2<u32>, TOKENS>, // keys of this split: the first, and past the last
+    direct: array<bool, TOKENS>,    // whether the result is written, and not a partial
+}
+
+// One pass over the keys of a split: the queries of the tile that it serves, and the keys that any of them sees.
+struct Pass {
+    first: u32, // query
+    last: u32,  // past the last query
+    begin: u32, // first key
+    end: u32,   // past the last key; 0 if there is none
+}
+
+// vec4 i of a query head, scaled; zeros past HEAD_DIM and past the last head.
+fn query_vec4(query: u32, head: u32, i: u32) -> vec4<f32> {
     var x = vec4<f32>(0.0);
     for (var e = 0u; e < 4u; e++) { // unroll
         if (4u * i + e < HEAD_DIM && head < params.num_q_heads) {
-            let at = (token_row * params.num_q_heads + head) * HEAD_DIM + 4u * i + e;
+            let at = (query * params.num_q_heads + head) * HEAD_DIM + 4u * i + e;
             x[e] = io_element(q[at / IO_PER_WORD], at) * params.query_factor;
         }
     }
@@ -71,14 +98,14 @@ fn key_block(tile: QueryTile, position: u32) -> u32 {
 }
 
 // The factor of a stored row's unit; a format without scales has none.
-fn k_scale(row: u32, u: u32) -> f32 {
-    if (SCALE_PER_UNIT) { return bitcast<f32>(k_pool[row * K_ROW_UNITS + K_UNITS + u / 4u][u % 4u]); }
-    return bitcast<f32>(k_pool[row * K_ROW_UNITS + K_UNITS].x);
+fn k_scale(kv_row: u32, u: u32) -> f32 {
+    if (SCALE_PER_UNIT) { return bitcast<f32>(k_pool[kv_row * K_ROW_UNITS + K_UNITS + u / 4u][u % 4u]); }
+    return bitcast<f32>(k_pool[kv_row * K_ROW_UNITS + K_UNITS].x);
 }
 
-fn v_scale(row: u32, u: u32) -> f32 {
-    if (SCALE_PER_UNIT) { return bitcast<f32>(v_pool[row * V_ROW_UNITS + V_UNITS + u / 4u][u % 4u]); }
-    return bitcast<f32>(v_pool[row * V_ROW_UNITS + V_UNITS].x);
+fn v_scale(kv_row: u32, u: u32) -> f32 {
+    if (SCALE_PER_UNIT) { return bitcast<f32>(v_pool[kv_row * V_ROW_UNITS + V_UNITS + u / 4u][u % 4u]); }
+    return bitcast<f32>(v_pool[kv_row * V_ROW_UNITS + V_UNITS].x);
 }
 
 // One unit of V as numbers, less the row's own scale.
@@ -95,225 +122,287 @@ fn is_finite(x: vec4<f32>) -> bool {
     return all((bitcast<vec4<u32>>(x) & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u));
 }
 
-// Who of a query tile takes part in a pass, and which keys of the split they see.
-struct Audience {
-    first: u32, // token
-    last: u32,  // behind the last token
-    begin: u32, // first key that any of them sees
-    end: u32,   // behind the last one; 0 if there is none
+// A key group is as many lanes as lie across one row of V; the first argument is 0 whenever there is but one.
+fn key_group(lane: u32) -> u32 {
+    return select(lane / LANES_PER_ROW, 0u, KEY_GROUPS == 1u);
 }
 
-// Attention of a query tile over one split of its keys, for one tile of the query heads of one KV head.
-fn attend(header: StepHeader, tile: QueryTile, split: u32, head: u32, head_tile: u32, lane: u32) {
-    let first_head = (params.first_kv_head + head) * GROUP + head_tile * GROUP_TILE;
-    // A key group is as many lanes as lie across one row of V; the first argument is 0 whenever there is but one.
-    let key_group = select(lane / LANES_PER_ROW, 0u, KEY_GROUPS == 1u);
-    let row_lane = lane % LANES_PER_ROW;
-    let split_begin = max(tile.key_begin, split * tile.split_tokens);
-    let split_end = min(tile.key_end, (split + 1u) * tile.split_tokens);
-
-    // locate the tokens and the keys that they see
-    var token_row: array<u32, TOKENS>;
-    var position: array<i32, TOKENS>;
-    var seen: array<vec2<u32>, TOKENS>;
+// Finds the queries of a tile and the keys of the split that each sees, and loads the query rows.
+fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: Work, lane: u32) {
+    let tile = work.tile;
+    let begin = max(tile.key_begin, work.split * tile.split_tokens);
+    let end = min(tile.key_end, (work.split + 1u) * tile.split_tokens);
     for (var t = 0u; t < TOKENS; t++) { // unroll
-        token_row[t] = step[header.members_base + tile.first_member + min(t, tile.num_members - 1u)];
-        position[t] = row_position(header, token_row[t]);
-        seen[t] = visible_keys(position[t], params.window, split_begin, split_end);
+        let query = step[header.members_base + tile.first_member + min(t, tile.num_members - 1u)];
+        let position = query_position(header, query);
+        let seen = visible_keys(position, params.window, begin, end);
+        let is_only = seen.x < seen.y && sees_one_split(position, params.window, tile.split_tokens);
+        (*queries).query[t] = query;
+        (*queries).position[t] = position;
+        (*queries).seen[t] = seen;
+        (*queries).direct[t] = tile.first_partial == NO_PARTIAL || is_only;
     }
-    for (var r = 0u; r < ROWS; r++) { // unroll
-        set_query(r, token_row[r / GROUP_TILE], first_head + r % GROUP_TILE, lane);
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        set_query(r, (*queries).query[r / GROUP_TILE], work.first_head + r % GROUP_TILE, lane);
     }
     exchange();
+}
 
-    // The first pass serves all tokens. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
-    // where V is not finite: if a sum comes out like that, the tokens are served again, one by one.
+// Pass 0 serves all queries of a tile, pass i only query i - 1.
+fn find_pass(queries: ptr<function, TileQueries>, num_members: u32, pass_idx: u32) -> Pass {
+    var served = Pass(0u, num_members, 0xffffffffu, 0u);
+    if (pass_idx > 0u) { served = Pass(pass_idx - 1u, pass_idx, 0xffffffffu, 0u); }
+    for (var t = 0u; t < TOKENS; t++) { // unroll
+        let seen = (*queries).seen[t];
+        if (t >= served.first && t < served.last && seen.x < seen.y) {
+            served.begin = min(served.begin, seen.x);
+            served.end = max(served.end, seen.y);
+        }
+    }
+    return served;
+}
+
+// Finds where the lane's keys of the tile at `at` are stored. Keys that none sees repeat one that is seen, and count for
+// nothing.
+fn locate_keys(kv_row: ptr<function, array<u32, KEYS_PER_LANE>>, work: Work, served: Pass, at: u32, lane: u32) {
+    let tile_block = key_block(work.tile, max(at, served.begin));
+    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+        let key = clamp(at + k * LANES + lane, served.begin, served.end - 1u);
+        var block = tile_block;
+        if (!TILE_IN_BLOCK) { block = key_block(work.tile, key); }
+        (*kv_row)[k] = row_in_block(block, params.num_kv_heads, work.kv_head, key % BLOCK_SIZE);
+        set_kv_row(k, lane, (*kv_row)[k]);
+    }
+}
+
+// Scores the lane's keys against all query rows.
+fn score_keys(score: ptr<function, array<f32, SCORES>>, kv_row: ptr<function, array<u32, KEYS_PER_LANE>>) {
+    for (var i = 0u; i < SCORES; i++) { // unroll
+        (*score)[i] = 0.0;
+    }
+    for (var u = 0u; u < K_UNITS; u++) { // unroll
+        var unit: array<vec4<u32>, KEYS_PER_LANE>;
+        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+            unit[k] = k_pool[(*kv_row)[k] * K_ROW_UNITS + u];
+        }
+        for (var p = 0u; p < PARTS; p++) { // unroll
+            var part: array<vec4<f32>, KEYS_PER_LANE>;
+            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                part[k] = kv_load(unit[k], p);
+                if (SCALE_PER_UNIT) { part[k] *= k_scale((*kv_row)[k], u); }
+            }
+            for (var r = 0u; r < Q_ROWS; r++) { // unroll
+                let query_part = get_query(r, u * PARTS + p);
+                for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                    (*score)[k * Q_ROWS + r] += dot(query_part, part[k]);
+                }
+            }
+        }
+    }
+}
+
+// The score of a key: scaled as K is stored, capped and biased.
+fn finish_score(score: f32, scale: f32, head: u32, distance: i32) -> f32 {
+    var x = score;
+    if (SCALE_PER_ROW) { x *= scale; }
+    // Beyond 15 tanh is 1, and beyond 88 WGSL leaves it open; what clamp makes of NaN is open too.
+    if (SOFT_CAP) { x = select(tanh(clamp(x, -15.0, 15.0)) * params.score_factor, x, is_nan(x)); }
+    if (ALIBI) { x += slope(head) * f32(distance); }
+    return x;
+}
+
+// Turns scores into weights under the new maximum, and brings what was accumulated under the old one down to it.
+fn update_softmax(
+    state: ptr<function, array<SoftmaxState, Q_ROWS>>,
+    acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>,
+    score: ptr<function, array<f32, SCORES>>,
+    kv_row: ptr<function, array<u32, KEYS_PER_LANE>>,
+    queries: ptr<function, TileQueries>,
+    first_head: u32,
+    at: u32,
+    lane: u32,
+) {
+    var max_score: array<f32, Q_ROWS>;
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        max_score[r] = (*state)[r].max_score;
+    }
+    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+        let key = at + k * LANES + lane;
+        var scale = 1.0;
+        if (SCALE_PER_ROW) { scale = k_scale((*kv_row)[k], 0u); }
+        for (var r = 0u; r < Q_ROWS; r++) { // unroll
+            let t = r / GROUP_TILE;
+            let distance = i32(key) - (*queries).position[t];
+            let x = finish_score((*score)[k * Q_ROWS + r], scale, first_head + r % GROUP_TILE, distance);
+            (*score)[k * Q_ROWS + r] = x;
+            if (sees((*queries).seen[t], key)) { max_score[r] = max(max_score[r], x); }
+        }
+    }
+    lanes_max(&max_score, lane);
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        let shrink = softmax_shrink((*state)[r], max_score[r]);
+        (*state)[r] = softmax_raise((*state)[r], max_score[r]);
+        for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
+            (*acc)[r * OUT_VEC4S + i] *= shrink;
+        }
+        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+            let is_seen = sees((*queries).seen[r / GROUP_TILE], at + k * LANES + lane);
+            let weight = select(0.0, exp2((*score)[k * Q_ROWS + r] - max_score[r]), is_seen);
+            (*state)[r].sum_exp += weight;
+            (*score)[k * Q_ROWS + r] = weight;
+        }
+    }
+}
+
+// Hands the weights of the lane's keys round, scaled as V is stored.
+fn share_weights(
+    weight: ptr<function, array<f32, SCORES>>,
+    kv_row: ptr<function, array<u32, KEYS_PER_LANE>>,
+    queries: ptr<function, TileQueries>,
+    at: u32,
+    lane: u32,
+) {
+    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+        var scale = 1.0;
+        if (SCALE_PER_ROW) { scale = v_scale((*kv_row)[k], 0u); }
+        let key = at + k * LANES + lane;
+        for (var r = 0u; r < Q_ROWS; r++) { // unroll
+            var scaled = (*weight)[k * Q_ROWS + r];
+            if (SCALE_PER_ROW) { scaled = select(0.0, scaled * scale, sees((*queries).seen[r / GROUP_TILE], key)); }
+            set_weight(k, lane, r, scaled);
+        }
+    }
+    exchange();
+}
+
+// Adds up the weighted values of a key tile. A key that none sees gives zeros, not 0 · V, which is NaN if V holds one.
+fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: Pass, at: u32, lane: u32) {
+    for (var s = 0u; s < SLICES; s++) { // unroll
+        let unit_idx = min(s * LANES_PER_ROW + lane % LANES_PER_ROW, V_UNITS - 1u);
+        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+            for (var j = 0u; j < KEY_STEPS; j++) { // unroll up to 16
+                let source = j * KEY_GROUPS + key_group(lane);
+                let key = at + k * LANES + source;
+                let kv_row = get_kv_row(k, source);
+                var scale = 1.0;
+                if (SCALE_PER_UNIT) { scale = v_scale(kv_row, unit_idx); }
+                let is_served = key >= served.begin && key < served.end;
+                let unit = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
+                for (var p = 0u; p < PARTS; p++) { // unroll
+                    let value = v_part(unit, p, scale);
+                    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+                        (*acc)[r * OUT_VEC4S + s * PARTS + p] += get_weight(k, source, r) * value;
+                    }
+                }
+            }
+        }
+    }
+    exchange();
+}
+
+// Elements d .. d + 4 of an output that begins at `base`.
+fn write_output(base: u32, d: u32, value: vec4<f32>) {
+    for (var w = 0u; w < IO_WORDS; w++) { // unroll
+        let e = w * IO_PER_WORD;
+        if (d + e < V_HEAD_DIM) { out[(base + d + e) / IO_PER_WORD] = io_word(value[e], value[e + IO_PER_WORD - 1u]); }
+    }
+}
+
+// The same of a partial.
+fn write_partial(base: u32, d: u32, value: vec4<f32>) {
+    for (var e = 0u; e < 4u; e++) { // unroll
+        if (d + e < V_HEAD_DIM) { partials[base + d + e] = value[e]; }
+    }
+}
+
+// Merges the lanes and writes the results of a pass, or its partials. Returns whether the lane's values are finite.
+fn write_results(
+    state: ptr<function, array<SoftmaxState, Q_ROWS>>,
+    acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>,
+    queries: ptr<function, TileQueries>,
+    work: Work,
+    served: Pass,
+    lane: u32,
+) -> bool {
+    lanes_sum_exp(state, lane);
+    let tile = work.tile;
+    let first_partial = tile.first_partial + (work.split - tile.key_begin / tile.split_tokens) * tile.num_members;
+    var finite = true;
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        let t = r / GROUP_TILE;
+        let head = work.first_head + r % GROUP_TILE;
+        let direct = (*queries).direct[t];
+        // A query that sees no key of this split leaves no partial either.
+        let has_result = direct || (*queries).seen[t].x < (*queries).seen[t].y;
+        let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
+        let writes = is_served && has_result && key_group(lane) == 0u;
+        let result = softmax_finish((*state)[r], sink(head));
+        let q_row = (*queries).query[t] * params.num_q_heads + head;
+        let partial_base = ((first_partial + t) * params.num_q_heads + head) * (V_HEAD_DIM + 2u);
+        for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
+            var value = (*acc)[r * OUT_VEC4S + i];
+            if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
+            finite = finite && is_finite(value);
+            let d = (((i / PARTS) * LANES_PER_ROW + lane % LANES_PER_ROW) * PARTS + i % PARTS) * 4u;
+            if (writes && direct) { write_output(q_row * V_HEAD_DIM, d, value * result.factor); }
+            if (writes && !direct) { write_partial(partial_base, d, value); }
+        }
+        if (writes && lane % LANES_PER_ROW == 0u) {
+            if (!direct) {
+                partials[partial_base + V_HEAD_DIM] = (*state)[r].max_score;
+                partials[partial_base + V_HEAD_DIM + 1u] = (*state)[r].sum_exp;
+            } else if (WRITE_LSE) {
+                lse[q_row] = result.lse_bits;
+            }
+        }
+    }
+    return finite;
+}
+
+// One pass: all key tiles of the split, then the results.
+fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, lane: u32) -> bool {
+    var state: array<SoftmaxState, Q_ROWS>;
+    var acc: array<vec4<f32>, Q_ROWS * OUT_VEC4S>;
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        state[r] = softmax_init();
+        for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
+            acc[r * OUT_VEC4S + i] = vec4<f32>(0.0);
+        }
+    }
+    if (served.begin < served.end) {
+        // Tested at its end: Mesa's lavapipe pays for one more round of a loop that is tested at its start.
+        var at = served.begin / KEY_TILE * KEY_TILE;
+        loop {
+            var kv_row: array<u32, KEYS_PER_LANE>;
+            var score: array<f32, SCORES>;
+            locate_keys(&kv_row, work, served, at, lane);
+            score_keys(&score, &kv_row);
+            update_softmax(&state, &acc, &score, &kv_row, queries, work.first_head, at, lane);
+            share_weights(&score, &kv_row, queries, at, lane);
+            add_values(&acc, served, at, lane);
+            continuing {
+                at += KEY_TILE;
+                break if at >= served.end;
+            }
+        }
+    }
+    return write_results(&state, &acc, queries, work, served, lane);
+}
+
+// The first pass serves all queries. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
+// where V is not finite: if a sum comes out like that, the queries are served again, one by one.
+fn attend(header: StepHeader, work: Work, lane: u32) {
+    var queries: TileQueries;
+    load_queries(&queries, header, work, lane);
     var pass_idx = 0u;
     var passes = 1u;
     loop {
-        var audience = Audience(0u, tile.num_members, split_end, 0u);
-        if (pass_idx > 0u) { audience = Audience(pass_idx - 1u, pass_idx, split_end, 0u); }
-        for (var t = 0u; t < TOKENS; t++) { // unroll
-            if (t >= audience.first && t < audience.last && seen[t].x < seen[t].y) {
-                audience.begin = min(audience.begin, seen[t].x);
-                audience.end = max(audience.end, seen[t].y);
-            }
-        }
-        // A split of which nobody sees a key leaves no record: the merge does not look for it.
-        if (pass_idx == 0u && audience.end == 0u && tile.record_start != NO_RECORD) { return; }
-        let begin = audience.begin;
-        let end = audience.end;
-        var acc: array<vec4<f32>, ROWS * OUT_VEC4S>;
-        var top: array<f32, ROWS>;
-        var sum: array<f32, ROWS>;
-        for (var r = 0u; r < ROWS; r++) { // unroll
-            top[r] = LOWEST;
-            sum[r] = 0.0;
-            for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
-                acc[r * OUT_VEC4S + i] = vec4<f32>(0.0);
-            }
-        }
-
-        if (begin < end) {
-            // Tested at its end: Mesa's lavapipe pays for one more round of a loop that is tested at its start.
-            var at = begin / KEY_TILE * KEY_TILE;
-            loop {
-                // locate the lane's keys; those that nobody sees repeat one that is seen, and count for nothing
-                var key_row: array<u32, KEYS_PER_LANE>;
-                let tile_block = key_block(tile, max(at, begin));
-                for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                    let key = clamp(at + k * LANES + lane, begin, end - 1u);
-                    var block = tile_block;
-                    if (!TILE_IN_BLOCK) { block = key_block(tile, key); }
-                    key_row[k] = row_in_block(block, params.num_kv_heads, head, key % BLOCK_SIZE);
-                    set_row(k, lane, key_row[k]);
-                }
-
-                // score
-                var score: array<f32, SCORES>;
-                for (var i = 0u; i < SCORES; i++) { // unroll
-                    score[i] = 0.0;
-                }
-                for (var u = 0u; u < K_UNITS; u++) { // unroll
-                    var unit: array<vec4<u32>, KEYS_PER_LANE>;
-                    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                        unit[k] = k_pool[key_row[k] * K_ROW_UNITS + u];
-                    }
-                    for (var p = 0u; p < PARTS; p++) { // unroll
-                        var part: array<vec4<f32>, KEYS_PER_LANE>;
-                        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                            part[k] = kv_load(unit[k], p);
-                            if (SCALE_PER_UNIT) { part[k] *= k_scale(key_row[k], u); }
-                        }
-                        for (var r = 0u; r < ROWS; r++) { // unroll
-                            let query_part = get_query(r, u * PARTS + p);
-                            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                                score[k * ROWS + r] += dot(query_part, part[k]);
-                            }
-                        }
-                    }
-                }
-
-                // cap, mask, bias; then the running softmax
-                var new_top: array<f32, ROWS>;
-                for (var r = 0u; r < ROWS; r++) { // unroll
-                    new_top[r] = top[r];
-                }
-                for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                    let key = at + k * LANES + lane;
-                    var scale = 1.0;
-                    if (SCALE_PER_ROW) { scale = k_scale(key_row[k], 0u); }
-                    for (var r = 0u; r < ROWS; r++) { // unroll
-                        let t = r / GROUP_TILE;
-                        var x = score[k * ROWS + r];
-                        if (SCALE_PER_ROW) { x *= scale; }
-                        // Beyond 15 tanh is 1, and beyond 88 WGSL leaves it open; what clamp makes of NaN is open too.
-                        if (SOFT_CAP) { x = select(tanh(clamp(x, -15.0, 15.0)) * params.score_factor, x, is_nan(x)); }
-                        if (ALIBI) { x += slope(first_head + r % GROUP_TILE) * f32(i32(key) - position[t]); }
-                        score[k * ROWS + r] = x;
-                        if (key >= seen[t].x && key < seen[t].y) { new_top[r] = max(new_top[r], x); }
-                    }
-                }
-                lanes_max(&new_top, lane);
-                for (var r = 0u; r < ROWS; r++) { // unroll
-                    let t = r / GROUP_TILE;
-                    let shrink = exp2(top[r] - new_top[r]);
-                    top[r] = new_top[r];
-                    sum[r] *= shrink;
-                    for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
-                        acc[r * OUT_VEC4S + i] *= shrink;
-                    }
-                    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                        let key = at + k * LANES + lane;
-                        let sees = key >= seen[t].x && key < seen[t].y;
-                        let weight = select(0.0, exp2(score[k * ROWS + r] - new_top[r]), sees);
-                        sum[r] += weight;
-                        score[k * ROWS + r] = weight;
-                    }
-                }
-                for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                    var scale = 1.0;
-                    if (SCALE_PER_ROW) { scale = v_scale(key_row[k], 0u); }
-                    let key = at + k * LANES + lane;
-                    for (var r = 0u; r < ROWS; r++) { // unroll
-                        let t = r / GROUP_TILE;
-                        var weight = score[k * ROWS + r];
-                        if (SCALE_PER_ROW) { weight = select(0.0, weight * scale, key >= seen[t].x && key < seen[t].y); }
-                        set_weight(k, lane, r, weight);
-                    }
-                }
-                exchange();
-
-                // add up values; a key that nobody sees gives zeros, not 0 · V, which is NaN if V holds one
-                for (var s = 0u; s < SLICES; s++) { // unroll
-                    let unit_idx = min(s * LANES_PER_ROW + row_lane, V_UNITS - 1u);
-                    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                        for (var j = 0u; j < KEY_STEPS; j++) { // unroll up to 16
-                            let source = j * KEY_GROUPS + key_group;
-                            let key = at + k * LANES + source;
-                            let row = get_row(k, source);
-                            var scale = 1.0;
-                            if (SCALE_PER_UNIT) { scale = v_scale(row, unit_idx); }
-                            let unit = select(vec4<u32>(0u), v_pool[row * V_ROW_UNITS + unit_idx], key >= begin && key < end);
-                            for (var p = 0u; p < PARTS; p++) { // unroll
-                                let value = v_part(unit, p, scale);
-                                for (var r = 0u; r < ROWS; r++) { // unroll
-                                    acc[r * OUT_VEC4S + s * PARTS + p] += get_weight(k, source, r) * value;
-                                }
-                            }
-                        }
-                    }
-                }
-                exchange();
-                continuing {
-                    at += KEY_TILE;
-                    break if at >= end;
-                }
-            }
-        }
-
-        // merge lanes and write
-        lanes_sum(&sum, lane);
-        var finite = true;
-        for (var r = 0u; r < ROWS; r++) { // unroll
-            let t = r / GROUP_TILE;
-            let head_idx = first_head + r % GROUP_TILE;
-            // The last head tile of a group may be short.
-            let writes = t >= audience.first && t < audience.last && r % GROUP_TILE + head_tile * GROUP_TILE < GROUP && key_group == 0u;
-            let finish = finish_softmax(top[r], sum[r], sink(head_idx));
-            let out_base = (token_row[t] * params.num_q_heads + head_idx) * V_HEAD_DIM;
-            let record_idx = tile.record_start + (split - tile.key_begin / tile.split_tokens) * tile.num_members + t;
-            let record = (record_idx * params.num_q_heads + head_idx) * (V_HEAD_DIM + 2u);
-            for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
-                var value = acc[r * OUT_VEC4S + i];
-                if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
-                finite = finite && is_finite(value);
-                let d = (((i / PARTS) * LANES_PER_ROW + row_lane) * PARTS + i % PARTS) * 4u;
-                if (tile.record_start == NO_RECORD) {
-                    value *= finish.factor;
-                    for (var w = 0u; w < IO_WORDS; w++) { // unroll
-                        let e = w * IO_PER_WORD;
-                        if (writes && d + e < V_HEAD_DIM) {
-                            out[(out_base + d + e) / IO_PER_WORD] = io_word(value[e], value[e + IO_PER_WORD - 1u]);
-                        }
-                    }
-                } else {
-                    for (var e = 0u; e < 4u; e++) { // unroll
-                        if (writes && d + e < V_HEAD_DIM) { partials[record + d + e] = value[e]; }
-                    }
-                }
-            }
-            if (writes && row_lane == 0u) {
-                if (tile.record_start != NO_RECORD) {
-                    partials[record + V_HEAD_DIM] = top[r];
-                    partials[record + V_HEAD_DIM + 1u] = sum[r];
-                } else if (WRITE_LSE) {
-                    lse[token_row[t] * params.num_q_heads + head_idx] = finish.lse_bits;
-                }
-            }
-        }
+        let served = find_pass(&queries, work.tile.num_members, pass_idx);
+        // A split of which no query sees a key leaves no partial: the merge does not look for it.
+        if (pass_idx == 0u && served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
+        let finite = serve(&queries, work, served, lane);
         if (TOKENS > 1u && pass_idx == 0u) {
-            if (lanes_any(!finite, lane)) { passes = 1u + tile.num_members; }
+            if (lanes_any(!finite, lane)) { passes = 1u + work.tile.num_members; }
         }
         continuing {
             pass_idx++;
@@ -322,43 +411,56 @@ fn attend(header: StepHeader, tile: QueryTile, split: u32, head: u32, head_tile:
     }
 }
 
-// The first split of which a member of a query tile sees a key, if its window shows it any.
-fn first_split(header: StepHeader, tile: QueryTile) -> u32 {
+// The last tile whose work items start at or before this one.
+fn tile_of_item(tiles: TileClass, item: u32) -> u32 {
+    var low = 0u;
+    var high = tiles.num_tiles;
+    while (high - low > 1u) {
+        let middle = (low + high) / 2u;
+        if (query_tile(tiles, middle).item_start <= item) { low = middle; } else { high = middle; }
+    }
+    return low;
+}
+
+// The first split of which a query of the tile sees a key, if its window shows it any.
+fn first_seen_split(header: StepHeader, tile: QueryTile) -> u32 {
     var low = tile.key_end;
     for (var t = 0u; t < tile.num_members; t++) {
-        let position = row_position(header, step[header.members_base + tile.first_member + t]);
+        let position = query_position(header, step[header.members_base + tile.first_member + t]);
         low = min(low, visible_keys(position, params.window, tile.key_begin, tile.key_end).x);
     }
     return low / tile.split_tokens;
 }
 
-// An item numbers the splits of all query tiles, times heads and head tiles. Where a window hides most splits, it numbers the
-// tiles, and `window_split` their splits from the first that is seen.
-fn run(group_idx: u32, window_split: u32, lane: u32) {
-    let item = params.first_item + group_idx;
+// Work items number (split of a query tile, KV head, head tile), the last fastest. A window hides most splits: its items
+// number (query tile, KV head, head tile), and the workgroups in z the splits from the first that is seen. Splits of one
+// item are neighbours in the grid, so that items that see fewer splits leave no part of the device idle.
+@compute @workgroup_size(LANES)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    input: LaneInput,
+) {
+    let splits = select(1u, groups.z, WINDOW);
+    let linear = linear_index(group, groups);
+    let item = params.first_item + linear / splits;
+    let head_tile = item % HEAD_TILES;
+    let kv_head = (item / HEAD_TILES) % params.num_kv_heads;
+    let idx = item / (HEAD_TILES * params.num_kv_heads);
+
     let header = step_header();
     let tiles = tile_class(TILE_CLASS);
-    let head_tile = item % HEAD_TILES;
-    let head = (item / HEAD_TILES) % params.num_kv_heads;
-    let work = item / (HEAD_TILES * params.num_kv_heads);
-    var tile_idx = work;
-    if (!WINDOW) {
-        // the last tile whose splits start at or before this one
-        tile_idx = 0u;
-        var high = tiles.num_tiles;
-        while (high - tile_idx > 1u) {
-            let middle = (tile_idx + high) / 2u;
-            let starts = query_tile(tiles.tiles_base + 8u * middle).item_start;
-            if (starts <= work) { tile_idx = middle; } else { high = middle; }
-        }
-    }
-    let tile = query_tile(tiles.tiles_base + 8u * min(tile_idx, tiles.num_tiles - 1u));
-    var split = tile.key_begin / tile.split_tokens + work - tile.item_start;
-    var exists = work < tiles.num_items;
+    var tile_idx = idx;
+    if (!WINDOW) { tile_idx = tile_of_item(tiles, idx); }
+    let tile = query_tile(tiles, min(tile_idx, tiles.num_tiles - 1u));
+    var split = tile.key_begin / tile.split_tokens + idx - tile.item_start;
+    var exists = idx < tiles.num_items;
     if (WINDOW) {
-        split = first_split(header, tile) + window_split;
+        split = first_seen_split(header, tile) + linear % splits;
         // A sequence without keys has one split.
-        exists = work < tiles.num_tiles && (split == 0u || split * tile.split_tokens < tile.key_end);
+        exists = idx < tiles.num_tiles && (split == 0u || split * tile.split_tokens < tile.key_end);
     }
-    if (exists) { attend(header, tile, split, head, head_tile, lane); }
+    let first_head = (params.first_kv_head + kv_head) * GROUP + head_tile * GROUP_TILE;
+    let num_heads = min(GROUP - head_tile * GROUP_TILE, GROUP_TILE);
+    if (exists) { attend(header, Work(tile, split, kv_head, first_head, num_heads), input.lane); }
 }

@@ -1,13 +1,13 @@
 // rotate_queries.wgsl — turns the queries of a step by their positions, as kv_append.wgsl turns K.
 // Dispatch  one invocation per word of the result, folded into x and y
 // Shapes    row-major
-//   step       header and positions [num_rows]                  i32
+//   step       header and positions [num_queries]               i32
 //   q          [num_rows, num_q_heads, HEAD_DIM]                f32, or f16 in pairs, read as bits
 //   rotated    the same, written
 //   rotations  see common/rotary.wgsl
 // Twin      src/reference/rotary.rs: rotate
 // Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
-// const     CODE_BITS, HEAD_DIM, IO_PER_WORD and those of common/rotary.wgsl, put in front by the host
+// const     CODE_BITS, HEAD_DIM, IO_PER_WORD and those of common/rotary.wgsl, prepended by the host
 
 const ROTATE_LANES: u32 = 64u;
 
@@ -35,10 +35,10 @@ fn main(
 ) {
     let at = linear_index(group, groups) * ROTATE_LANES + lane;
     let words = HEAD_DIM / IO_PER_WORD; // of a head
-    let row = at / (words * params.num_q_heads);
+    let query = at / (words * params.num_q_heads);
     let header = step_header();
-    if (row >= header.num_rows) { return; }
-    let turns = first_turn(row_position(header, row));
+    if (query >= header.num_queries) { return; }
+    let turns = first_turn(query_position(header, query));
     let first = at % words * IO_PER_WORD; // element of the head
     let head = at / words * HEAD_DIM;
     var word = 0u;

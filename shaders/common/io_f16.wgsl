@@ -1,7 +1,7 @@
 // io_f16.wgsl — queries and outputs in f16, packed in pairs: the heads are of even width. Same functions as io_f32.wgsl.
 // `unpack2x16float` is core WGSL, so no device needs `shader-f16`; `pack2x16float` may round either way and is not used.
 // Needs     kv_code(x, scale) of kv_f16_store.wgsl, where io_word is called
-// const     IO_PER_WORD (elements of a word), put in front by the host
+// const     IO_PER_WORD (elements of a word), prepended by the host
 
 alias IoWord = u32;
 

@@ -1,5 +1,5 @@
 // io_f32.wgsl — queries and outputs in f32. Same functions as io_f16.wgsl.
-// const     IO_PER_WORD (elements of a word), put in front by the host
+// const     IO_PER_WORD (elements of a word), prepended by the host
 
 alias IoWord = f32;
 

@@ -3,7 +3,7 @@
 //           kv_code(x, scale), a code of CODE_BITS bits, from kv_<format>_store.wgsl
 // Twin      src/formats/row.rs: encode_row, src/formats/code.rs: scale_bits
 // const     CODE_BITS, HEAD_DIM, K_ROW_UNITS, K_UNITS, LARGEST, PARTS, ROW_LANES, SCALE_PER_ROW, SCALE_PER_UNIT,
-//           V_HEAD_DIM, V_ROW_UNITS, V_UNITS, put in front by the host
+//           V_HEAD_DIM, V_ROW_UNITS, V_UNITS, prepended by the host
 //
 // Elements and scales are handled as bits wherever numbers could differ: a device may take denormal numbers for 0, or
 // assume that there is no infinity and no NaN.

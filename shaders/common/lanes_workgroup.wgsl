@@ -1,39 +1,44 @@
 // lanes_workgroup.wgsl — what the lanes of a workgroup hand to each other, through workgroup memory.
 // For devices without subgroups, or where the size of a subgroup is not known beforehand.
-// Same functions as lanes_subgroup.wgsl. Calls in divergent control flow are not allowed.
+// Same functions as lanes_subgroup.wgsl, called by all lanes together.
+// Needs     query_vec4(query, head, i) from the kernel, SoftmaxState from softmax.wgsl
 
-var<workgroup> query: array<vec4<f32>, ROWS * QUERY_VEC4S>;
+struct LaneInput {
+    @builtin(local_invocation_index) lane: u32,
+}
+
+var<workgroup> query_rows: array<vec4<f32>, Q_ROWS * QUERY_VEC4S>;
 var<workgroup> weights: array<f32, LANES * SCORES>;
-var<workgroup> rows: array<u32, LANES * KEYS_PER_LANE>;
-var<workgroup> scalars: array<f32, ROWS * LANES>;
+var<workgroup> kv_rows: array<u32, LANES * KEYS_PER_LANE>;
+var<workgroup> scalars: array<f32, Q_ROWS * LANES>;
 var<workgroup> vectors: array<vec4<f32>, LANES>;
 var<workgroup> any_flag: u32;
 
-fn set_query(r: u32, token_row: u32, head: u32, lane: u32) {
+fn set_query(r: u32, query: u32, head: u32, lane: u32) {
     for (var i = lane; i < QUERY_VEC4S; i += LANES) {
-        query[r * QUERY_VEC4S + i] = query_vec4(token_row, head, i);
+        query_rows[r * QUERY_VEC4S + i] = query_vec4(query, head, i);
     }
 }
 
 fn get_query(r: u32, i: u32) -> vec4<f32> {
-    return query[r * QUERY_VEC4S + i];
+    return query_rows[r * QUERY_VEC4S + i];
 }
 
-// Each lane shares what it found for its key k: the row and, per row, the weight.
-fn set_row(k: u32, lane: u32, row: u32) {
-    rows[k * LANES + lane] = row;
+// Each lane shares what it found for its key k: the row of K and V and, per query row, the weight.
+fn set_kv_row(k: u32, lane: u32, kv_row: u32) {
+    kv_rows[k * LANES + lane] = kv_row;
 }
 
-fn get_row(k: u32, lane: u32) -> u32 {
-    return rows[k * LANES + lane];
+fn get_kv_row(k: u32, lane: u32) -> u32 {
+    return kv_rows[k * LANES + lane];
 }
 
 fn set_weight(k: u32, lane: u32, r: u32, weight: f32) {
-    weights[(k * LANES + lane) * ROWS + r] = weight;
+    weights[(k * LANES + lane) * Q_ROWS + r] = weight;
 }
 
 fn get_weight(k: u32, lane: u32, r: u32) -> f32 {
-    return weights[(k * LANES + lane) * ROWS + r];
+    return weights[(k * LANES + lane) * Q_ROWS + r];
 }
 
 // Makes what was set visible to all lanes, and what was got free to be set again.
@@ -41,43 +46,44 @@ fn exchange() {
     workgroupBarrier();
 }
 
-// Over all lanes, for every row at once: barriers are dear, above all on software devices.
-fn lanes_max(x: ptr<function, array<f32, ROWS>>, lane: u32) {
-    for (var r = 0u; r < ROWS; r++) { // unroll
+// Over all lanes, for every query row at once: barriers are dear, above all on software devices.
+fn lanes_max(x: ptr<function, array<f32, Q_ROWS>>, lane: u32) {
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
         scalars[r * LANES + lane] = (*x)[r];
     }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
-            for (var r = 0u; r < ROWS; r++) {
+            for (var r = 0u; r < Q_ROWS; r++) {
                 let at = r * LANES + lane;
                 scalars[at] = max(scalars[at], scalars[at + half]);
             }
         }
     }
     workgroupBarrier();
-    for (var r = 0u; r < ROWS; r++) { // unroll
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
         (*x)[r] = scalars[r * LANES];
     }
     workgroupBarrier();
 }
 
-fn lanes_sum(x: ptr<function, array<f32, ROWS>>, lane: u32) {
-    for (var r = 0u; r < ROWS; r++) { // unroll
-        scalars[r * LANES + lane] = (*x)[r];
+// Of states that share their maximum.
+fn lanes_sum_exp(state: ptr<function, array<SoftmaxState, Q_ROWS>>, lane: u32) {
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        scalars[r * LANES + lane] = (*state)[r].sum_exp;
     }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
-            for (var r = 0u; r < ROWS; r++) {
+            for (var r = 0u; r < Q_ROWS; r++) {
                 let at = r * LANES + lane;
                 scalars[at] += scalars[at + half];
             }
         }
     }
     workgroupBarrier();
-    for (var r = 0u; r < ROWS; r++) { // unroll
-        (*x)[r] = scalars[r * LANES];
+    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+        (*state)[r].sum_exp = scalars[r * LANES];
     }
     workgroupBarrier();
 }
@@ -103,13 +109,4 @@ fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
     }
     workgroupBarrier();
     return sum;
-}
-
-@compute @workgroup_size(LANES)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    run(linear_index(group, groups), group.z, lane);
 }

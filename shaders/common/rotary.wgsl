@@ -3,7 +3,7 @@
 // Needs     rotations [max_seq_len, ROTARY_DIMS / 2] vec2<f32>, from who binds it: cosine and sine of every angle. The
 //           host computes them, for a device's own are useless at angles of many turns
 // Twin      src/reference/rotary.rs: rotate      Source  RoFormer (Su et al. 2021)
-// const     INTERLEAVED, ROTARY_DIMS, put in front by the host
+// const     INTERLEAVED, ROTARY_DIMS, prepended by the host
 
 const PAIRS: u32 = ROTARY_DIMS / 2u;
 

@@ -7,7 +7,7 @@
 var<private> turns: u32; // of the token that is stored
 
 fn begin_token(header: StepHeader, token: u32) {
-    turns = first_turn(row_position(header, token));
+    turns = first_turn(query_position(header, token));
 }
 
 fn source_bits(is_v: bool, at: u32) -> u32 {

@@ -3,21 +3,21 @@
 //
 // Offsets count words from the start of `step`. Behind the header lie
 //   classes    [TILE_CLASSES]        TileClass; class c has room for 2^c tokens
-//   positions  [num_rows]      i32   of each query token in its sequence; negative before its first key
+//   positions  [num_queries]   i32   of each query in its sequence; negative before its first key
 //   slots      [num_slots]     u32   places of the tokens to append
 //   updates    [num_updates]         see table_update.wgsl
 //   copies     [num_copies, 2] u32   blocks (source, target) to copy before the first append
 //   clears     [num_clears]    u32   blocks to clear before that
 //   tables                     u32   where they travel with the step
 //   tiles                            QueryTile, class after class
-//   merges     [num_merges]          Merge: rows whose result is merged from records
-//   members                    u32   the rows of the query tiles
+//   merges     [num_merges]          Merge: queries whose result is merged from partials
+//   members                    u32   the queries of the query tiles
 
 const HEADER_WORDS: u32 = 13u;
-const NO_RECORD: u32 = 0xffffffffu;
+const NO_PARTIAL: u32 = 0xffffffffu;
 
 struct StepHeader {
-    num_rows: u32,
+    num_queries: u32,
     num_slots: u32,
     num_updates: u32,
     num_merges: u32,
@@ -39,28 +39,28 @@ struct TileClass {
     num_items: u32, // work items: splits of these tiles
 }
 
-// Query tokens that are served together: they read the same blocks.
+// Queries that are served together: they read the same blocks.
 struct QueryTile {
-    first_member: u32, // first of its rows, in the list of members
+    first_member: u32,  // first of its queries, in the list of members
     num_members: u32,
-    table_base: u32,   // its block table: an element of `tables`
-    key_begin: u32,    // it serves the keys from here
-    key_end: u32,      // to here, less what a row may not see
-    split_tokens: u32, // keys of one work item
-    item_start: u32,   // work items of the tiles before it, in its class
-    record_start: u32, // first of its records, or NO_RECORD: then it has one split, whose result is the row's
+    table_base: u32,    // its block table: an element of `tables`
+    key_begin: u32,     // it serves the keys from here
+    key_end: u32,       // to here, less what a query may not see
+    split_tokens: u32,  // keys of one work item
+    item_start: u32,    // work items of the tiles before it, in its class
+    first_partial: u32, // first of its partials, or NO_PARTIAL: then it has one split, whose result is the query's
 }
 
-// A row whose result is merged from the records of two tiles: one that shares its first splits, and its own.
+// A query whose result is merged from the partials of two tiles: one that shares its first splits, and its own.
 struct Merge {
-    row: u32,
-    kv_len: u32,        // keys of its sequence
-    shared_splits: u32, // splits that the shared tile served, from the first
-    shared_record: u32,
-    shared_stride: u32, // from one split's record to the next
-    own_record: u32,
+    query: u32,
+    kv_len: u32,         // keys of its sequence
+    shared_splits: u32,  // splits that the shared tile served, from the first
+    shared_partial: u32, // of the first split
+    shared_stride: u32,  // from one split's partial to the next
+    own_partial: u32,    // of the first split that its own tile served
     own_stride: u32,
-    split_tokens: u32,  // keys of a split
+    split_tokens: u32,   // keys of a split
 }
 
 @group(0) @binding(0) var<storage, read> step: array<u32>;
@@ -77,7 +77,8 @@ fn tile_class(class_idx: u32) -> TileClass {
     return TileClass(step[at], step[at + 1u], step[at + 2u]);
 }
 
-fn query_tile(at: u32) -> QueryTile {
+fn query_tile(tiles: TileClass, idx: u32) -> QueryTile {
+    let at = tiles.tiles_base + 8u * idx;
     return QueryTile(
         step[at], step[at + 1u], step[at + 2u], step[at + 3u],
         step[at + 4u], step[at + 5u], step[at + 6u], step[at + 7u],
@@ -92,6 +93,6 @@ fn step_merge(header: StepHeader, idx: u32) -> Merge {
     );
 }
 
-fn row_position(header: StepHeader, row: u32) -> i32 {
-    return bitcast<i32>(step[header.positions_base + row]);
+fn query_position(header: StepHeader, query: u32) -> i32 {
+    return bitcast<i32>(step[header.positions_base + query]);
 }

@@ -4,7 +4,7 @@
 //   k_pool   [NUM_BLOCKS, units of a block of K]        16-byte units in the storage format, scales included
 //   v_pool   [NUM_BLOCKS, units of a block of V]
 // A block lies in one piece whatever its format, so nothing is known of rows.
-// const     NUM_BLOCKS, put in front by the host; the length of a pool then tells the units of its blocks
+// const     NUM_BLOCKS, prepended by the host; the length of a pool then tells the units of its blocks
 
 @group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
 @group(1) @binding(1) var<storage, read_write> v_pool: array<vec4<u32>>;

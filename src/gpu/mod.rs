@@ -22,7 +22,7 @@ pub use kernel::shape::{KvShape, LaneComm};
 pub use kernel::unroll::UnrollError;
 pub use kernel::variant::{IoFormat, Variant};
 pub use kernel::{
-    APPEND_LANES, COPY_LANES, Dialect, EXPORT_LANES, FILL_LANES, IMPORT_LANES, Kernel, ROTATE_LANES, UPDATE_LANES,
+    APPEND_LANES, CLEAR_LANES, COPY_LANES, Dialect, EXPORT_LANES, IMPORT_LANES, Kernel, ROTATE_LANES, UPDATE_LANES,
     params,
 };
 #[cfg(feature = "testkit")]

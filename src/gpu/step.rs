@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::arena::Lease;
 use super::error::ArgumentError;
 use super::value::Identity;
+use crate::plan::reach::Reach;
 use crate::plan::{StepPlan, TILE_CLASSES, TableSource};
 
 /// A step whose words are on their way to the device; serves all layers of the cache that began it.
@@ -19,32 +20,32 @@ pub struct Step {
     pub(super) num_tokens: u32,
     pub(super) classes: [ClassWork; TILE_CLASSES],
     pub(super) num_merges: u32,
-    pub(super) num_records: u32,
+    merge_reaches: Vec<Reach>,
+    pub(super) num_partials: u32,
     pub(super) max_splits_per_row: u32,
-    /// Keys of the shortest split.
-    pub(super) split_tokens: u32,
 }
 
 /// What a step asks of the kernel for one class of query tiles.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ClassWork {
-    pub(super) num_tiles: u32,
     pub(super) num_items: u32,
-    pub(super) max_tile_items: u32,
-    has_shared_tiles: bool,
     pub(super) max_item_keys: u32,
+    /// Of every tile.
+    pub(super) reaches: Vec<Reach>,
 }
 
 impl ClassWork {
-    /// The most splits of a tile of `tile_tokens` in which a causal window of `window` keys shows one.
-    pub(super) fn window_splits(&self, tile_tokens: u32, window: u32, split_tokens: u32) -> u32 {
-        if self.has_shared_tiles {
-            // Their members stand at places of their own.
-            return self.max_tile_items;
-        }
-        // Neighbours see so many keys together, which may begin anywhere in a split.
-        let keys = u64::from(window) + u64::from(tile_tokens) - 1;
-        (keys.div_ceil(split_tokens.into()) + 1).min(self.max_tile_items.into()) as u32
+    pub(super) fn num_tiles(&self) -> u32 {
+        self.reaches.len() as u32
+    }
+
+    /// The splits of the tile that sees most of them, and the keys of the one that sees most of those. A tile that sees
+    /// none has one split all the same, which writes zeros.
+    pub(super) fn seen(&self, causal: bool, window: u32) -> (u32, u32) {
+        let most = |of: &dyn Fn(&Reach) -> u32| self.reaches.iter().map(of).max().unwrap_or(0);
+        let splits = most(&|reach| reach.splits(causal, Some(window)));
+        let keys = most(&|reach| reach.seen(causal, Some(window)).len() as u32);
+        (splits.max(1), keys.max(1))
     }
 }
 
@@ -57,17 +58,20 @@ impl Step {
             num_rows: plan.num_rows(),
             num_tokens: plan.num_tokens(),
             classes: std::array::from_fn(|class| ClassWork {
-                num_tiles: plan.tiles(class).len() as u32,
                 num_items: plan.num_items(class),
-                max_tile_items: plan.max_tile_items(class),
-                has_shared_tiles: plan.has_shared_tiles(class),
                 max_item_keys: plan.max_item_keys(class),
+                reaches: plan.reaches(class).to_vec(),
             }),
             num_merges: plan.merges().len() as u32,
-            num_records: plan.num_records(),
+            merge_reaches: plan.merge_reaches().to_vec(),
+            num_partials: plan.num_partials(),
             max_splits_per_row: plan.max_splits_per_row(),
-            split_tokens: plan.schedule().split_tokens.min(plan.schedule().chunk_split_tokens),
         }
+    }
+
+    /// Whether a query sees more than one split: then there are partials to merge.
+    pub(super) fn has_merges(&self, causal: bool, window: Option<u32>) -> bool {
+        self.merge_reaches.iter().any(|reach| !reach.is_one_split(causal, window))
     }
 
     /// Keeps the step's words until what `pass` recorded has run, or was dropped.

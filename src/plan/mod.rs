@@ -9,6 +9,7 @@
 mod append;
 mod dispatch;
 mod raw;
+pub(crate) mod reach;
 mod schedule;
 mod sharing;
 mod tables;
@@ -22,13 +23,14 @@ pub use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
 pub use words::{
-    BlockCopy, MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
+    BlockCopy, MAX_TILE_TOKENS, Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
 };
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::reach::Reach;
 use self::tiling::{Span, Tiling};
 use crate::error::PlanError;
 use crate::layout::KvLayout;
@@ -208,14 +210,14 @@ impl StepPlan {
         self.tiling.items.get(class).copied().unwrap_or(0)
     }
 
-    /// The most work items of a tile of a class.
-    pub(crate) fn max_tile_items(&self, class: usize) -> u32 {
-        self.tiling.max_tile_items.get(class).copied().unwrap_or(0)
+    /// What the queries of every tile of a class can see.
+    pub(crate) fn reaches(&self, class: usize) -> &[Reach] {
+        self.tiling.reaches.get(class).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a class has tiles that serve several sequences.
-    pub(crate) fn has_shared_tiles(&self, class: usize) -> bool {
-        self.tiling.shared.get(class).copied().unwrap_or(false)
+    /// What the queries that may be merged can see.
+    pub(crate) fn merge_reaches(&self) -> &[Reach] {
+        &self.tiling.merge_reaches
     }
 
     /// The most keys of a work item of a class.
@@ -228,14 +230,14 @@ impl StepPlan {
         &self.tiling.members
     }
 
-    /// The rows whose results are merged from records.
+    /// The queries whose results may be merged from partials.
     pub fn merges(&self) -> &[Merge] {
         &self.tiling.merges
     }
 
-    /// Records: partial results, one per row and split of the query tiles that leave them.
-    pub fn num_records(&self) -> u32 {
-        self.tiling.num_records
+    /// Partial results, one per query and split of the query tiles that leave them.
+    pub fn num_partials(&self) -> u32 {
+        self.tiling.num_partials
     }
 
     /// Splits of the longest row that is merged; 0 if none is.
@@ -286,7 +288,7 @@ impl StepPlan {
         let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
         let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
         StepHeader {
-            num_rows: self.num_rows(),
+            num_queries: self.num_rows(),
             num_slots: self.num_tokens(),
             num_updates: self.updates.len() as u32,
             num_merges: self.tiling.merges.len() as u32,

@@ -13,7 +13,7 @@ pub struct Schedule {
     /// Tokens of the widest query tile: a power of two, at most [`MAX_TILE_TOKENS`].
     pub tile_tokens: u32,
     /// A sequence that brings this many queries to a step, or more, is a chunk of a prompt: its many tiles keep a device
-    /// busy, and the records of so many rows take memory, so its splits are longer.
+    /// busy, and the partials of so many rows take memory, so its splits are longer.
     pub chunk_queries: u32,
     /// Keys in one split of a row of a chunk.
     pub chunk_split_tokens: u32,

@@ -17,9 +17,9 @@ use crate::blocks::RELEASED;
 pub(super) struct SharedRun {
     /// How many; 0 where nothing is shared.
     pub(super) splits: u32,
-    /// The record of the sequence's first row and split.
-    pub(super) record: u32,
-    /// Records from one split to the next.
+    /// The partial of the sequence's first query and split.
+    pub(super) partial: u32,
+    /// Partials from one split to the next.
     pub(super) stride: u32,
 }
 

@@ -60,7 +60,7 @@ fn members<'a>(plan: &'a StepPlan, tile: &QueryTile) -> &'a [u32] {
     &plan.members()[tile.first_member as usize..][..tile.num_members as usize]
 }
 
-/// (row, split, record) of everything that a plan's work items compute.
+/// (row, split, partial) of everything that a plan's work items compute.
 fn work(plan: &StepPlan) -> Vec<(u32, u32, u32)> {
     let mut work = Vec::new();
     for class in 0..TILE_CLASSES {
@@ -73,11 +73,11 @@ fn work(plan: &StepPlan) -> Vec<(u32, u32, u32)> {
             items += last - first;
             for split in first..last {
                 for (at, &row) in (0..).zip(members(plan, tile)) {
-                    let record = match tile.record_start {
-                        NO_RECORD => NO_RECORD,
+                    let partial = match tile.first_partial {
+                        NO_PARTIAL => NO_PARTIAL,
                         start => start + (split - first) * tile.num_members + at,
                     };
-                    work.push((row, split, record));
+                    work.push((row, split, partial));
                 }
             }
         }
@@ -90,22 +90,22 @@ fn work(plan: &StepPlan) -> Vec<(u32, u32, u32)> {
 /// What the merges and the rows without one expect of the work items: the same list, from the other end.
 fn expected(plan: &StepPlan, seqs: &[Seq]) -> Vec<(u32, u32, u32)> {
     let mut merges = plan.merges().to_vec();
-    merges.sort_unstable_by_key(|merge| merge.row);
+    merges.sort_unstable_by_key(|merge| merge.query);
     let mut merges = merges.into_iter().peekable();
     let lens = seqs.iter().flat_map(|seq| (0..seq.queries).map(|_| seq.len));
     let mut all = Vec::new();
     for (row, len) in (0..).zip(lens) {
-        let Some(merge) = merges.next_if(|merge| merge.row == row) else {
-            all.push((row, 0, NO_RECORD));
+        let Some(merge) = merges.next_if(|merge| merge.query == row) else {
+            all.push((row, 0, NO_PARTIAL));
             continue;
         };
         assert_eq!(merge.kv_len, len);
         all.extend((0..len.div_ceil(merge.split_tokens)).map(|split| {
-            let record = match split.checked_sub(merge.shared_splits) {
-                None => merge.shared_record + split * merge.shared_stride,
-                Some(own) => merge.own_record + own * merge.own_stride,
+            let partial = match split.checked_sub(merge.shared_splits) {
+                None => merge.shared_partial + split * merge.shared_stride,
+                Some(own) => merge.own_partial + own * merge.own_stride,
             };
-            (row, split, record)
+            (row, split, partial)
         }));
     }
     assert_eq!(merges.next(), None, "a row is merged twice");
@@ -138,8 +138,8 @@ proptest! {
         );
         let work = work(&plan);
         prop_assert_eq!(&work, &expected(&plan, &seqs));
-        let records: BTreeSet<u32> = work.iter().map(|item| item.2).filter(|&record| record != NO_RECORD).collect();
-        prop_assert!(records.into_iter().eq(0..plan.num_records()), "records with holes, or beyond their number");
+        let partials: BTreeSet<u32> = work.iter().map(|item| item.2).filter(|&partial| partial != NO_PARTIAL).collect();
+        prop_assert!(partials.into_iter().eq(0..plan.num_partials()), "partials with holes, or beyond their number");
         // A tile reads the blocks that its rows would read.
         let first = plan.header().updates_base;
         let block = |base: u32, key: u32| plan.inline_tables()[(base - first + key / BLOCK) as usize];
@@ -163,6 +163,6 @@ fn a_record_in_the_wrong_place_is_noticed() {
     let seqs = [seq(&[1, 2], 12, 2), seq(&[1, 2], 9, 1)];
     let mut plan = plan(schedule(4), &seqs);
     assert_eq!(work(&plan), expected(&plan, &seqs));
-    plan.tiling.merges[1].own_record += 1;
+    plan.tiling.merges[1].own_partial += 1;
     assert_ne!(work(&plan), expected(&plan, &seqs));
 }

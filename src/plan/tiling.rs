@@ -1,8 +1,11 @@
-//! From the sequences of a step to query tiles, their work items and the records that are merged.
+//! From the sequences of a step to query tiles, their work items and the partials that are merged.
 
+use std::ops::RangeInclusive;
+
+use super::reach::Reach;
 use super::schedule::Schedule;
 use super::sharing::{SharedRun, Sharing};
-use super::words::{MAX_TILE_TOKENS, Merge, NO_RECORD, QueryTile, TILE_CLASSES};
+use super::words::{MAX_TILE_TOKENS, Merge, NO_PARTIAL, QueryTile, TILE_CLASSES};
 use crate::error::PlanError;
 
 /// What one sequence brings to a step.
@@ -17,6 +20,13 @@ pub(super) struct Span {
     pub(super) shared: SharedRun,
 }
 
+impl Span {
+    /// The position of a query.
+    fn position(&self, query: u32) -> i64 {
+        i64::from(self.seq_len) - i64::from(self.queries) + i64::from(query)
+    }
+}
+
 /// The tiles of a step; keeps its memory from step to step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tiling {
@@ -24,19 +34,19 @@ pub(super) struct Tiling {
     pub(super) tiles: [Vec<QueryTile>; TILE_CLASSES],
     /// Work items per class.
     pub(super) items: [u32; TILE_CLASSES],
-    /// Most work items of a tile, per class.
-    pub(super) max_tile_items: [u32; TILE_CLASSES],
-    /// Whether a class has tiles that serve several sequences.
-    pub(super) shared: [bool; TILE_CLASSES],
+    /// Of every tile, class by class.
+    pub(super) reaches: [Vec<Reach>; TILE_CLASSES],
     /// Most keys of a work item, per class.
     pub(super) max_item_keys: [u32; TILE_CLASSES],
     pub(super) members: Vec<u32>,
     pub(super) merges: Vec<Merge>,
-    pub(super) num_records: u32,
+    /// Of runs of neighbours that are merged, over all keys of their sequence.
+    pub(super) merge_reaches: Vec<Reach>,
+    pub(super) num_partials: u32,
     /// Splits of the longest row that is merged.
     pub(super) max_splits: u32,
     sharing: Sharing,
-    /// Items and records if nothing is shared: bounds of what will be.
+    /// Items and partials if nothing is shared: bounds of what will be.
     bound: u64,
 }
 
@@ -45,12 +55,12 @@ impl Tiling {
         self.spans.clear();
         self.tiles.iter_mut().for_each(Vec::clear);
         self.items = [0; TILE_CLASSES];
-        self.max_tile_items = [0; TILE_CLASSES];
-        self.shared = [false; TILE_CLASSES];
+        self.reaches.iter_mut().for_each(Vec::clear);
         self.max_item_keys = [0; TILE_CLASSES];
         self.members.clear();
         self.merges.clear();
-        self.num_records = 0;
+        self.merge_reaches.clear();
+        self.num_partials = 0;
         self.max_splits = 0;
         self.bound = 0;
     }
@@ -89,28 +99,30 @@ impl Tiling {
 
     /// One tile that serves the first splits of several sequences.
     fn push_shared(&mut self, schedule: &Schedule, splits: u32, spans: &[u32]) {
-        let first_member = self.members.len() as u32;
+        let (leader, first_member) = (spans[0] as usize, self.members.len() as u32);
         let stride = spans.iter().map(|&span| self.spans[span as usize].queries).sum();
         for &span in spans {
             let span = &mut self.spans[span as usize];
-            let record = self.num_records + self.members.len() as u32 - first_member;
-            span.shared = SharedRun { splits, record, stride };
+            let partial = self.num_partials + self.members.len() as u32 - first_member;
+            span.shared = SharedRun { splits, partial, stride };
             self.members.extend(span.first_row..span.first_row + span.queries);
         }
+        let spans = spans.iter().map(|&span| &self.spans[span as usize]);
+        let positions = spans.clone().map(|span| span.position(0)).min().unwrap_or_default()
+            ..=spans.clone().map(|span| span.position(span.queries) - 1).max().unwrap_or_default();
         let tile = QueryTile {
             first_member,
             num_members: stride,
-            table_base: self.spans[spans[0] as usize].table_base,
+            table_base: self.spans[leader].table_base,
             key_begin: 0,
             key_end: splits * schedule.split_tokens,
             split_tokens: schedule.split_tokens,
             item_start: 0,
-            record_start: self.num_records,
+            first_partial: self.num_partials,
         };
-        self.num_records += splits * stride;
+        self.num_partials += splits * stride;
         let class = schedule.class(stride);
-        self.shared[class] = true;
-        self.push_tile(class, splits, tile);
+        self.push_tile(class, splits, tile, positions);
     }
 
     /// The tiles that serve what is not shared of a sequence.
@@ -124,6 +136,7 @@ impl Tiling {
         while query < span.queries {
             let num_members = (span.queries - query).min(1 << class);
             let first_row = span.first_row + query;
+            let positions = span.position(query)..=span.position(query + num_members) - 1;
             let tile = QueryTile {
                 first_member: self.members.len() as u32,
                 num_members,
@@ -132,36 +145,49 @@ impl Tiling {
                 key_end: span.seq_len,
                 split_tokens,
                 item_start: 0,
-                record_start: if merged { self.num_records } else { NO_RECORD },
+                first_partial: if merged { self.num_partials } else { NO_PARTIAL },
             };
             if merged {
                 self.merges.extend((0..num_members).map(|member| Merge {
-                    row: first_row + member,
+                    query: first_row + member,
                     kv_len: span.seq_len,
                     shared_splits: span.shared.splits,
-                    shared_record: span.shared.record + query + member,
+                    shared_partial: span.shared.partial + query + member,
                     shared_stride: span.shared.stride,
-                    own_record: tile.record_start + member,
+                    own_partial: tile.first_partial + member,
                     own_stride: num_members,
                     split_tokens,
                 }));
+                self.merge_reaches.push(reach(&QueryTile { key_begin: 0, ..tile }, &positions));
                 self.max_splits = self.max_splits.max(splits);
-                self.num_records += own_splits * num_members;
+                self.num_partials += own_splits * num_members;
             }
             if own_splits > 0 {
                 self.members.extend(first_row..first_row + num_members);
-                self.push_tile(class, own_splits, tile);
+                self.push_tile(class, own_splits, tile, positions);
             }
             query += num_members;
         }
     }
 
-    fn push_tile(&mut self, class: usize, items: u32, tile: QueryTile) {
+    /// Adds a tile whose queries stand at `positions`.
+    fn push_tile(&mut self, class: usize, items: u32, tile: QueryTile, positions: RangeInclusive<i64>) {
         let keys = (tile.key_end - tile.key_begin).min(tile.split_tokens);
         self.tiles[class].push(QueryTile { item_start: self.items[class], ..tile });
+        self.reaches[class].push(reach(&tile, &positions));
         self.items[class] += items;
-        self.max_tile_items[class] = self.max_tile_items[class].max(items);
         self.max_item_keys[class] = self.max_item_keys[class].max(keys);
+    }
+}
+
+/// What queries at `positions` can see of a tile's keys.
+fn reach(tile: &QueryTile, positions: &RangeInclusive<i64>) -> Reach {
+    Reach {
+        first: *positions.start(),
+        last: *positions.end(),
+        key_begin: tile.key_begin,
+        key_end: tile.key_end,
+        split_tokens: tile.split_tokens,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The records of an encoded step, as the shaders read them.
+//! The words of an encoded step, as the shaders read them.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,22 +6,23 @@ use bytemuck::{Pod, Zeroable};
 pub const TILE_CLASSES: usize = 5;
 /// The tokens of the widest query tile.
 pub const MAX_TILE_TOKENS: u32 = 1 << (TILE_CLASSES - 1);
-/// In [`QueryTile::record_start`]: the tile leaves no records, for the result of its one split is that of its rows.
-pub const NO_RECORD: u32 = u32::MAX;
+/// In [`QueryTile::first_partial`]: the tile leaves no partials, because the result of its one split is that of
+/// its queries.
+pub const NO_PARTIAL: u32 = u32::MAX;
 
 /// What an encoded step begins with; offsets count words from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct StepHeader {
     /// Query tokens.
-    pub num_rows: u32,
+    pub num_queries: u32,
     /// Tokens to append.
     pub num_slots: u32,
     /// Changed entries of the resident table.
     pub num_updates: u32,
-    /// Rows that are merged from records.
+    /// Queries that are merged from partials.
     pub num_merges: u32,
-    /// Offset of the positions, `[num_rows]` i32.
+    /// Offset of the positions, `[num_queries]` i32.
     pub positions_base: u32,
     /// Offset of the members of the query tiles.
     pub members_base: u32,
@@ -57,7 +58,7 @@ pub struct TileClass {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct QueryTile {
-    /// Its first member: an element of the list of members, which are rows.
+    /// Its first member: an element of the list of members, which are queries.
     pub first_member: u32,
     /// Members, at least one.
     pub num_members: u32,
@@ -71,28 +72,28 @@ pub struct QueryTile {
     pub split_tokens: u32,
     /// Work items of the tiles before it, in its class.
     pub item_start: u32,
-    /// First of its records, one per split and member; or [`NO_RECORD`].
-    pub record_start: u32,
+    /// First of its partials, one per split and member; or [`NO_PARTIAL`].
+    pub first_partial: u32,
 }
 
-/// A row whose result is merged from records: those of a tile that served its first splits for several sequences, and
+/// A query whose result is merged from partials: those of a tile that served its first splits for several sequences, and
 /// those of its own tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Merge {
-    /// The row.
-    pub row: u32,
+    /// The query.
+    pub query: u32,
     /// Keys of its sequence.
     pub kv_len: u32,
     /// Splits that the shared tile served, from the first on.
     pub shared_splits: u32,
-    /// The row's record of the first split.
-    pub shared_record: u32,
-    /// Records from there to the one of the next split.
+    /// The query's partial of the first split.
+    pub shared_partial: u32,
+    /// Partials from there to the one of the next split.
     pub shared_stride: u32,
-    /// The row's record of the first split that its own tile served.
-    pub own_record: u32,
-    /// Records from there to the one of the next split.
+    /// The query's partial of the first split that its own tile served.
+    pub own_partial: u32,
+    /// Partials from there to the one of the next split.
     pub own_stride: u32,
     /// Keys of a split.
     pub split_tokens: u32,

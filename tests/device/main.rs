@@ -29,3 +29,4 @@ mod tiles;
 mod transfer;
 mod validation;
 mod window_release;
+mod windows;

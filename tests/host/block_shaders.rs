@@ -3,15 +3,15 @@
 use std::mem::offset_of;
 
 use crate::shader_text::{Reflection, Translated, reflect, translate};
-use wgpu_paged_attention::gpu::{COPY_LANES, ClearValue, Dialect, FILL_LANES, Kernel};
+use wgpu_paged_attention::gpu::{CLEAR_LANES, COPY_LANES, ClearValue, Dialect, Kernel};
 use wgpu_paged_attention::plan::{BlockCopy, StepHeader};
 
 fn kernels() -> [(Kernel, &'static str, u32); 3] {
-    let fill = |fill| Kernel::BlockFill { num_blocks: 12, fill };
+    let fill = |fill| Kernel::BlockClear { num_blocks: 12, fill };
     [
         (Kernel::BlockCopy { num_blocks: 12 }, "COPY_LANES", COPY_LANES),
-        (fill(ClearValue::Zeros), "FILL_LANES", FILL_LANES),
-        (fill(ClearValue::Poison), "FILL_LANES", FILL_LANES),
+        (fill(ClearValue::Zeros), "CLEAR_LANES", CLEAR_LANES),
+        (fill(ClearValue::Poison), "CLEAR_LANES", CLEAR_LANES),
     ]
 }
 
@@ -31,7 +31,7 @@ fn they_are_translated_for_every_api_and_keep_the_default_limits() {
         assert_eq!(entry_points, ["main"], "{kernel}");
         assert!(!kernel.needs_subgroups());
     }
-    let words = kernels().map(|(kernel, ..)| reflect(&kernel, &text(&kernel)).constants.get("FILL").copied());
+    let words = kernels().map(|(kernel, ..)| reflect(&kernel, &text(&kernel)).constants.get("CLEAR_WORD").copied());
     assert_eq!(words, [None, Some(0), Some(u32::MAX)]);
 }
 

@@ -12,7 +12,7 @@ use wgpu_paged_attention::gpu::{
     Kernel, KvShape, LaneComm, UPDATE_LANES,
 };
 use wgpu_paged_attention::layout::SKIP_SLOT;
-use wgpu_paged_attention::plan::{Merge, NO_RECORD, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+use wgpu_paged_attention::plan::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
 /// WebGPU's default limits.
 const STORAGE_BUFFERS_PER_STAGE: usize = 8;
@@ -169,7 +169,7 @@ fn uniforms_are_laid_out_as_on_the_host() {
 #[test]
 fn the_words_of_a_step_are_laid_out_as_on_the_host() {
     let header = host_members!(StepHeader {
-        num_rows,
+        num_queries,
         num_slots,
         num_updates,
         num_merges,
@@ -192,15 +192,15 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
         key_end,
         split_tokens,
         item_start,
-        record_start,
+        first_partial,
     });
     let merge = host_members!(Merge {
-        row,
+        query,
         kv_len,
         shared_splits,
-        shared_record,
+        shared_partial,
         shared_stride,
-        own_record,
+        own_partial,
         own_stride,
         split_tokens,
     });
@@ -216,7 +216,7 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
         (size_of::<StepHeader>() / 4, size_of::<TileClass>() / 4, size_of::<QueryTile>() / 4, size_of::<Merge>() / 4);
     assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 5));
     let step = text(&attention);
-    assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * min(tile_idx"));
+    assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * idx"));
     assert!(text(&merge_kernel()).contains("header.merges_base + 8u * idx"));
     // The shader numbers the words of an update instead of naming them: two of them, the index first.
     assert_eq!(offset_of!(TableUpdate, index), 0);
@@ -235,7 +235,7 @@ fn constants_agree_with_the_host() {
     assert_eq!(append.constants.get("SKIP_SLOT"), Some(&SKIP_SLOT));
     let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
     let attention = reflect(&attention, &text(&attention)).constants;
-    assert_eq!(attention.get("NO_RECORD"), Some(&NO_RECORD));
+    assert_eq!(attention.get("NO_PARTIAL"), Some(&NO_PARTIAL));
     assert_eq!(attention.get("HEADER_WORDS"), Some(&(size_of::<StepHeader>() as u32 / 4)));
     let update = reflect(&Kernel::TableUpdate, &text(&Kernel::TableUpdate));
     assert_eq!(update.invocations, UPDATE_LANES);
@@ -252,7 +252,7 @@ fn constants_agree_with_the_host() {
 fn a_swapped_member_is_noticed() {
     let kernel = merge_kernel();
     let right = text(&kernel);
-    let wrong = right.replacen("num_rows: u32,\n    num_slots: u32,", "num_slots: u32,\n    num_rows: u32,", 1);
+    let wrong = right.replacen("num_queries: u32,\n    num_slots: u32,", "num_slots: u32,\n    num_queries: u32,", 1);
     assert_ne!(right, wrong, "nothing was swapped");
     let header = |text| reflect(&kernel, text).structs["StepHeader"].clone();
     assert_ne!(header(&right), header(&wrong));

@@ -137,8 +137,8 @@ fn waiting<'a>(functions: &BTreeMap<&'a str, &'a str>) -> BTreeSet<&'a str> {
 /// Exits whose condition is the same in all lanes, as tint confirms: it comes from the query tile alone, or from what
 /// the lanes have agreed on.
 const TOGETHER: [&str; 3] = [
-    "if (pass_idx == 0u && audience.end == 0u && tile.record_start != NO_RECORD) { return; }",
-    "break if at >= end;",
+    "if (pass_idx == 0u && served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }",
+    "break if at >= served.end;",
     "break if pass_idx >= passes;",
 ];
 
@@ -172,7 +172,7 @@ fn nothing_that_waits_for_other_lanes_is_left_early() {
         }
         let names = functions(&text);
         let waiting = waiting(&names);
-        for name in ["attend", "run", "main", "lanes_max", "lanes_sum", "lanes_any", "key_groups_sum"] {
+        for name in ["attend", "serve", "main", "lanes_max", "lanes_sum_exp", "lanes_any", "key_groups_sum"] {
             assert!(waiting.contains(name), "{lane_comm}: {name} is not known to wait: {waiting:?}");
         }
         assert_eq!(early_exit(&text), None, "{lane_comm}");
@@ -183,7 +183,7 @@ fn nothing_that_waits_for_other_lanes_is_left_early() {
 fn an_early_exit_is_noticed() {
     let text = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Naga).unwrap();
     for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
-        let planted = text.replacen("    set_query(", &format!("    {exit}\n    set_query("), 1);
+        let planted = text.replacen("    load_queries(", &format!("    {exit}\n    load_queries("), 1);
         assert_ne!(text, planted, "nothing was planted");
         assert!(early_exit(&planted).is_some_and(|found| found.starts_with("attend")), "{exit}");
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::CacheConfig;
 use crate::error::{PoolError, ReserveError};
 use crate::layout::SKIP_SLOT;
-use crate::plan::{Append, NO_RECORD, QueryTile, RawTables, Schedule, StepPlan, TILE_CLASSES, TableUpdate, Tables};
+use crate::plan::{Append, NO_PARTIAL, QueryTile, RawTables, Schedule, StepPlan, TILE_CLASSES, TableUpdate, Tables};
 
 fn layout(num_blocks: u32) -> KvLayout {
     CacheConfig::new(1, 1, 8).with_num_blocks(num_blocks).with_max_seq_len(160).with_max_sequences(4).layout().unwrap()
@@ -98,7 +98,7 @@ fn block_boundaries_take_exactly_the_blocks_they_need() {
             num_members: 1,
             key_end: len,
             split_tokens: 64,
-            record_start: NO_RECORD,
+            first_partial: NO_PARTIAL,
             ..QueryTile::default()
         };
         assert_eq!((it.plan.tiles(0), it.plan.members()), (&[tile][..], &[0][..]));

@@ -88,7 +88,7 @@ impl AttentionShape {
             ("GROUP", self.group),                            // query heads per KV head
             ("GROUP_TILE", self.group_tile),                  // of these, served by one workgroup
             ("HEAD_TILES", self.head_tiles),                  // workgroups that share them
-            ("ROWS", self.rows()),                            // query rows of a workgroup
+            ("Q_ROWS", self.rows()),                          // query rows of a workgroup
             ("LANES", self.lanes),                            // invocations of a workgroup
             ("LOG2_LANES", self.lanes.ilog2()),               //
             ("KEYS_PER_LANE", self.keys_per_lane),            // keys that a lane scores at a time

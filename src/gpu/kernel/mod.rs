@@ -36,7 +36,7 @@ const LANES_WORKGROUP: &str = include_str!("../../../shaders/common/lanes_workgr
 const KV_APPEND: &str = include_str!("../../../shaders/kv_append.wgsl");
 const TABLE_UPDATE: &str = include_str!("../../../shaders/table_update.wgsl");
 const BLOCK_COPY: &str = include_str!("../../../shaders/block_copy.wgsl");
-const BLOCK_FILL: &str = include_str!("../../../shaders/block_fill.wgsl");
+const BLOCK_CLEAR: &str = include_str!("../../../shaders/block_clear.wgsl");
 const PAGED_ATTENTION: &str = include_str!("../../../shaders/paged_attention.wgsl");
 const POOL_IMPORT: &str = include_str!("../../../shaders/pool_import.wgsl");
 const POOL_EXPORT: &str = include_str!("../../../shaders/pool_export.wgsl");
@@ -50,8 +50,8 @@ pub const APPEND_LANES: u32 = 64;
 pub const UPDATE_LANES: u32 = 64;
 /// Invocations in a workgroup of `block_copy.wgsl`; `tests/block_shaders.rs` compares the two.
 pub const COPY_LANES: u32 = 64;
-/// Invocations in a workgroup of `block_fill.wgsl`; `tests/block_shaders.rs` compares the two.
-pub const FILL_LANES: u32 = 64;
+/// Invocations in a workgroup of `block_clear.wgsl`; `tests/block_shaders.rs` compares the two.
+pub const CLEAR_LANES: u32 = 64;
 /// Invocations in a workgroup of `pool_import.wgsl`; `tests/shaders.rs` compares the two.
 pub const IMPORT_LANES: u32 = 64;
 /// Invocations in a workgroup of `pool_export.wgsl`; `tests/shaders.rs` compares the two.
@@ -106,8 +106,8 @@ pub enum Kernel {
         /// Blocks in the pool.
         num_blocks: u32,
     },
-    /// `shaders/block_fill.wgsl`
-    BlockFill {
+    /// `shaders/block_clear.wgsl`
+    BlockClear {
         /// Blocks in the pool.
         num_blocks: u32,
         /// What is written.
@@ -162,7 +162,7 @@ impl Kernel {
             Self::MergeStates { .. } => "merge_states",
             Self::TableUpdate => "table_update",
             Self::BlockCopy { .. } => "block_copy",
-            Self::BlockFill { .. } => "block_fill",
+            Self::BlockClear { .. } => "block_clear",
             Self::PagedAttention { .. } => "paged_attention",
             Self::PoolImport { .. } => "pool_import",
             Self::PoolExport { .. } => "pool_export",
@@ -189,9 +189,10 @@ impl Kernel {
         }
         text.push_str(&constants.wgsl());
         for part in parts {
-            // The only marked loops are the attention kernel's; see AttentionShape::unrolled.
-            let unrolled = self.needs_subgroups();
-            text.push_str(&if unrolled { unroll(part, &constants)? } else { part.to_owned() });
+            // See AttentionShape::unrolled. A loop of one round is written out all the same: not every compiler sees
+            // through the counter that naga puts into every loop.
+            let longest = if self.needs_subgroups() { u32::MAX } else { 1 };
+            text.push_str(&unroll(part, &constants, longest)?);
         }
         Ok(text)
     }
@@ -212,8 +213,10 @@ impl Kernel {
             Self::MergeStates { io_format } => {
                 let mut parts = vec![GRID, io_part(io_format)];
                 parts.extend(store_parts(io_format.kv_dtype()));
-                parts.push(MERGE_STATES);
-                (io_constants(io_format), parts)
+                parts.extend([SOFTMAX, MERGE_STATES]);
+                let mut constants = io_constants(io_format);
+                constants.set_flag("SINKS", false);
+                (constants, parts)
             }
             Self::TableUpdate => (Constants::default(), vec![STEP, TABLE_UPDATE]),
             Self::BlockCopy { num_blocks } => {
@@ -221,11 +224,11 @@ impl Kernel {
                 constants.set("NUM_BLOCKS", num_blocks);
                 (constants, vec![STEP, WHOLE_BLOCKS, BLOCK_COPY])
             }
-            Self::BlockFill { num_blocks, fill } => {
+            Self::BlockClear { num_blocks, fill } => {
                 let mut constants = Constants::default();
                 constants.set("NUM_BLOCKS", num_blocks);
-                constants.set("FILL", fill.word());
-                (constants, vec![STEP, WHOLE_BLOCKS, BLOCK_FILL])
+                constants.set("CLEAR_WORD", fill.word());
+                (constants, vec![STEP, WHOLE_BLOCKS, BLOCK_CLEAR])
             }
             Self::PoolImport { kv, external } => {
                 let mut parts = vec![GRID, PAGING, EXTERNAL, load_part(external.element.format()), KV_STORE];
@@ -277,7 +280,7 @@ impl fmt::Display for Kernel {
         match self {
             Self::TableUpdate => Ok(()),
             Self::BlockCopy { num_blocks } => write!(f, " n{num_blocks}"),
-            Self::BlockFill { num_blocks, fill } => write!(f, " n{num_blocks} {fill}"),
+            Self::BlockClear { num_blocks, fill } => write!(f, " n{num_blocks} {fill}"),
             Self::KvAppend { kv } => write!(f, " {kv}"),
             Self::FusedAppend { kv, io_format, rotary } => {
                 write!(f, " {kv} {}-io", io_format.name())?;

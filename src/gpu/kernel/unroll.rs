@@ -32,8 +32,8 @@ pub enum UnrollError {
     },
 }
 
-/// Expands every marked loop of `source`; bounds are numbers or names among `constants`.
-pub(crate) fn unroll(source: &str, constants: &Constants) -> Result<String, UnrollError> {
+/// Expands the marked loops of `source` that take at most `longest` rounds; bounds are numbers or names among `constants`.
+pub(crate) fn unroll(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
     let mut out = String::with_capacity(2 * source.len());
     let mut rest = source;
     while let Some(mark) = rest.find(MARK) {
@@ -44,14 +44,14 @@ pub(crate) fn unroll(source: &str, constants: &Constants) -> Result<String, Unro
         let limit =
             rest[mark + MARK.len()..line_end].trim().strip_prefix("up to ").and_then(|limit| limit.parse().ok());
 
-        if limit.is_some_and(|limit: u32| range.len() > limit) {
+        if range.len() > limit.map_or(longest, |limit: u32| limit.min(longest)) {
             // The marks inside are still honoured.
             out.push_str(&rest[..line_end]);
             rest = &rest[line_end..];
             continue;
         }
         let body_len = body_len(&rest[line_end..]).ok_or_else(|| UnrollError::NoEnd { head: head.to_owned() })?;
-        let body = unroll(&rest[line_end..line_end + body_len], constants)?;
+        let body = unroll(&rest[line_end..line_end + body_len], constants, longest)?;
         out.push_str(&rest[..line_start]);
         for i in range.start..range.end {
             out.push_str(&format!("{{ const {} = {i}u;{body}}}\n", range.counter));
@@ -118,7 +118,7 @@ mod tests {
     fn expand(source: &str) -> Result<String, UnrollError> {
         let mut constants = Constants::default();
         constants.set("N", 2);
-        unroll(source, &constants)
+        unroll(source, &constants, u32::MAX)
     }
 
     #[test]
@@ -145,6 +145,13 @@ mod tests {
         let text = expand(text).unwrap();
         assert!(text.contains("i < 9u"));
         assert_eq!(text.matches('x').count(), 2);
+    }
+
+    #[test]
+    fn loops_of_more_rounds_than_asked_for_stay() {
+        let text = "for (var i = 0u; i < 2u; i++) { // unroll\nfor (var j = 0u; j < 1u; j++) { // unroll\nx[j]\n}\n}";
+        let text = unroll(text, &Constants::default(), 1).unwrap();
+        assert!(text.contains("i < 2u") && text.contains("const j = 0u;"), "{text}");
     }
 
     #[test]

@@ -162,7 +162,8 @@ impl KvCache {
         check_disjoint(&[("q", q.buffer)], &written)?;
         check_disjoint(&[("out", out.buffer)], &[("lse", lse.buffer)])?;
         check_disjoint(&pool_buffers(head_shards), &written)?;
-        let partials = attention.partials(self, step)?;
+        let has_merges = step.has_merges(attention.spec.causal, attention.spec.window);
+        let partials = attention.partials(self, if has_merges { step.num_partials } else { 0 })?;
         let partials = partials.as_entire_buffer_binding();
         let terms = attention.head_terms.as_entire_buffer_binding();
 
@@ -176,9 +177,7 @@ impl KvCache {
             let from_first = bind_io(buffer)?;
             for (class, work) in attention.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0) {
                 let pipeline = class.pipeline(self, &attention.attention_io)?;
-                for (first_item, grid) in
-                    class.grids(profile, &attention.spec, work, head_shard.num_heads, step.split_tokens)?
-                {
+                for (first_item, grid) in class.grids(profile, &attention.spec, work, head_shard.num_heads)? {
                     let io = if first_item == 0 {
                         from_first.clone()
                     } else {
@@ -190,7 +189,7 @@ impl KvCache {
                 }
             }
         }
-        if step.num_merges > 0 {
+        if has_merges {
             let params = attention.merge_params.as_entire_buffer_binding();
             let io = maker.bind_group("paged.merge_io", &attention.merge_io, &[params, partials, out, lse, terms])?;
             let grid = grid(u64::from(step.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
@@ -238,15 +237,15 @@ impl Attention {
         let merge_passes = u64::from(cache.layout().v_head_dim().div_ceil(32)) + 2;
         let merge = (u64::from(step.max_splits_per_row) + 1) * (merge_passes + 1);
         let classes = self.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0);
-        let rounds = classes.map(|(class, work)| class.shape.loop_rounds(work.max_item_keys, work.num_tiles));
+        let rounds = classes.map(|(class, work)| class.shape.loop_rounds(work.max_item_keys, work.num_tiles()));
         let (rounds, limit) = (rounds.fold(merge, u64::max), cache.profile().max_loop_rounds);
         if rounds > limit.into() { Err(DeviceError::LoopRounds { rounds, limit }) } else { Ok(()) }
     }
 
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
-    fn partials(&self, cache: &KvCache, step: &Step) -> Result<wgpu::Buffer, DeviceError> {
-        let record = u64::from(cache.layout().v_head_dim()) + 2;
-        let elements = u64::from(step.num_records) * u64::from(self.spec.num_q_heads) * record;
+    fn partials(&self, cache: &KvCache, num_partials: u32) -> Result<wgpu::Buffer, DeviceError> {
+        let partial = u64::from(cache.layout().v_head_dim()) + 2;
+        let elements = u64::from(num_partials) * u64::from(self.spec.num_q_heads) * partial;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.size() < bytes {

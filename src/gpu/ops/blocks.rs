@@ -6,7 +6,7 @@ use crate::gpu::arena::Arena;
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::{HeadShard, KvCache};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
-use crate::gpu::kernel::{COPY_LANES, FILL_LANES, Kernel};
+use crate::gpu::kernel::{CLEAR_LANES, COPY_LANES, Kernel};
 use crate::gpu::make::Dispatch;
 use crate::gpu::value::ClearValue;
 use crate::layout::UNIT_BYTES;
@@ -86,7 +86,7 @@ impl KvCache {
 
     /// The dispatches for a step's clears, alike.
     pub(crate) fn clears(&self, value: ClearValue, blocks: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
-        self.block_work(blocks, FILL_LANES, || self.clear_pipeline(value))
+        self.block_work(blocks, CLEAR_LANES, || self.clear_pipeline(value))
     }
 
     fn copy_pipeline(&self) -> Result<wgpu::ComputePipeline, DeviceError> {
@@ -95,7 +95,7 @@ impl KvCache {
     }
 
     fn clear_pipeline(&self, value: ClearValue) -> Result<wgpu::ComputePipeline, DeviceError> {
-        let kernel = Kernel::BlockFill { num_blocks: self.layout().num_blocks(), fill: value };
+        let kernel = Kernel::BlockClear { num_blocks: self.layout().num_blocks(), fill: value };
         self.clear[value as usize].get(&self.maker, &kernel, &[&self.layouts.step, &self.layouts.pools_append])
     }
 

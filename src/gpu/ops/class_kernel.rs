@@ -39,16 +39,14 @@ impl ClassKernel {
         spec: &AttentionSpec,
         work: &ClassWork,
         num_heads: u32,
-        split_tokens: u32,
     ) -> Result<Vec<(u32, [u32; 3])>, PlanError> {
         // With a window the kernel numbers tiles, and the third dimension their splits.
-        let (items, splits) = match spec.window {
-            None => (work.num_items, 1),
-            Some(window) if spec.causal => {
-                (work.num_tiles, work.window_splits(self.shape.tokens(), window, split_tokens))
+        let (items, splits, item_keys) = match spec.window {
+            None => (work.num_items, 1, work.max_item_keys.max(1)),
+            Some(window) => {
+                let (splits, keys) = work.seen(spec.causal, window);
+                (work.num_tiles(), splits, keys)
             }
-            // All keys past the window's start are seen.
-            Some(_) => (work.num_tiles, work.max_tile_items),
         };
         if splits > profile.max_workgroups_per_dim {
             let (value, limit) = (splits.into(), profile.max_workgroups_per_dim.into());
@@ -57,8 +55,9 @@ impl ClassKernel {
         let groups = u64::from(items) * u64::from(num_heads) * u64::from(self.shape.head_tiles);
         // Checks that all of them can be numbered.
         grid(groups, 1, profile)?;
-        let group_work = u64::from(work.max_item_keys.max(1)) * u64::from(self.shape.rows()) * u64::from(splits);
-        let most = (profile.max_dispatch_work / group_work).max(1);
+        let group_work = u64::from(item_keys) * u64::from(self.shape.rows());
+        let numbered = u64::from(u32::MAX / splits) / 2;
+        let most = (profile.max_dispatch_work / group_work).clamp(1, numbered.max(1));
         let mut grids = Vec::new();
         let mut first = 0;
         while first < groups {
@@ -67,5 +66,54 @@ impl ClassKernel {
             first += u64::from(x) * u64::from(y);
         }
         Ok(grids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::KvDtype;
+    use crate::gpu::kernel::shape::{KvShape, LaneComm};
+    use crate::plan::reach::Reach;
+
+    /// The grids of 8 decoding sequences of `len` tokens, for 8 KV heads.
+    fn grids(len: u32, window: u32) -> Vec<(u32, [u32; 3])> {
+        let kv = KvShape { format: KvDtype::F16, head_dim: 128, v_head_dim: 128, block_size: 16 };
+        let (lane_comm, spec) = (LaneComm::Subgroup { lanes: 8 }, AttentionSpec::new(32).with_window(window));
+        let variant = spec.variant();
+        let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, tile_rows: 16, lane_comm, variant };
+        let profile = DeviceProfile {
+            lane_comm,
+            split_tokens: 1024,
+            tile_rows: 16,
+            tile_tokens: 16,
+            chunk_queries: 9,
+            chunk_split_tokens: 16_384,
+            share_prefixes: true,
+            max_dispatch_work: 1 << 25,
+            max_loop_rounds: 65_535,
+            max_binding_bytes: 1 << 27,
+            max_buffer_bytes: 1 << 28,
+            max_workgroups_per_dim: 65_535,
+            offset_alignment: 256,
+            software: true,
+        };
+        let last = i64::from(len) - 1;
+        let reach = Reach { first: last, last, key_begin: 0, key_end: len, split_tokens: 1024 };
+        let work =
+            ClassWork { num_items: 8 * len.div_ceil(1024), max_item_keys: len.min(1024), reaches: vec![reach; 8] };
+        ClassKernel::new(kernel, AttentionShape::new(&kv, 4, 0, lane_comm, 16))
+            .grids(&profile, &spec, &work, 8)
+            .unwrap()
+    }
+
+    #[test]
+    fn x07_the_third_dimension_counts_the_splits_that_are_seen() {
+        for len in [1024, 2048, 32_768, 1 << 20] {
+            assert_eq!(grids(len, 512), [(0, [64, 1, 1])], "{len}");
+        }
+        assert_eq!(grids(32_868, 512), [(0, [64, 1, 2])]);
+        assert_eq!(grids(32_868, 1025), [(0, [64, 1, 2])]);
+        assert_eq!(grids(32_868, 1125), [(0, [64, 1, 3])]);
     }
 }

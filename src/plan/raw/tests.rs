@@ -5,7 +5,7 @@ use crate::blocks::CacheManager;
 use crate::config::CacheConfig;
 use crate::error::PlanError;
 use crate::plan::{
-    BlockCopy, MAX_ROWS, Merge, NO_RECORD, QueryTile, Schedule, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
+    BlockCopy, MAX_ROWS, Merge, NO_PARTIAL, QueryTile, Schedule, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
 };
 
 fn layout() -> KvLayout {
@@ -53,10 +53,10 @@ fn decoding_takes_one_query_per_sequence() {
     assert_eq!(plan.slots(), [5 * 4 + 3, 0]);
     assert_eq!(plan.inline_tables(), [5, 2, 0]);
     assert_eq!(plan.table_source(), TableSource::Inline);
-    let splits: Vec<_> = plan.tiles(0).iter().map(|tile| (tile.item_start, tile.record_start)).collect();
-    assert_eq!(splits, [(0, NO_RECORD), (1, 0)]);
-    assert_eq!((items(&plan), plan.num_records(), plan.max_splits_per_row()), (3, 2, 2));
-    assert_eq!(plan.merges().iter().map(|merge| merge.row).collect::<Vec<_>>(), [1]);
+    let splits: Vec<_> = plan.tiles(0).iter().map(|tile| (tile.item_start, tile.first_partial)).collect();
+    assert_eq!(splits, [(0, NO_PARTIAL), (1, 0)]);
+    assert_eq!((items(&plan), plan.num_partials(), plan.max_splits_per_row()), (3, 2, 2));
+    assert_eq!(plan.merges().iter().map(|merge| merge.query).collect::<Vec<_>>(), [1]);
     assert_eq!(plan.members(), [0, 1]);
 }
 
@@ -82,7 +82,7 @@ fn queries_without_keys_are_rows_all_the_same() {
     assert_eq!(plan.slots(), [SKIP_SLOT, SKIP_SLOT, 12, 13]);
     // One tile serves all four.
     assert_eq!(plan.members(), [0, 1, 2, 3]);
-    assert_eq!((items(&plan), plan.num_items(2), plan.num_records()), (1, 1, 0));
+    assert_eq!((items(&plan), plan.num_items(2), plan.num_partials()), (1, 1, 0));
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..13]));
     assert_eq!(header, plan.header());
-    assert_eq!((header.num_rows, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
+    assert_eq!((header.num_queries, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
     assert_eq!((header.positions_base, header.slots_base, header.updates_base), (28, 31, 34));
     assert_eq!((header.merges_base, header.members_base), (53, 69));
     let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[13..28]));
@@ -360,16 +360,16 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     assert_eq!(words[31..34], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
     assert_eq!(words[34..37], [6, 5, 4]);
     // The tile of the second sequence, then that of the first, whose 7 keys are two splits; their tables lie above.
-    assert_eq!(words[37..45], [2, 1, 36, 0, 3, 4, 0, NO_RECORD]);
+    assert_eq!(words[37..45], [2, 1, 36, 0, 3, 4, 0, NO_PARTIAL]);
     assert_eq!(words[45..53], [0, 2, 34, 0, 7, 4, 0, 0]);
-    // Two rows of two records each, split after split; of shared records there are none to read.
+    // Two rows of two partials each, split after split; of shared partials there are none to read.
     assert_eq!(words[53..61], [0, 7, 0, 0, 0, 0, 2, 4]);
     assert_eq!(words[61..69], [1, 7, 0, 1, 0, 1, 2, 4]);
     assert_eq!(words[69..], [0, 1, 2]);
     let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[45..53]));
     assert_eq!((tile.num_members, tile.key_end, plan.tiles(1)), (2, 7, &[tile][..]));
     let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[61..69]));
-    assert_eq!((merge.row, merge.own_record, plan.merges()[1]), (1, 1, merge));
+    assert_eq!((merge.query, merge.own_partial, plan.merges()[1]), (1, 1, merge));
 
     plan.clear();
     plan.source = TableSource::Resident;
@@ -397,7 +397,7 @@ fn splits_that_cannot_be_numbered_are_an_error() {
     assert_eq!(plan.push_rows(0, 1 << 30, 1), Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit }));
     // Without wide tiles nothing is shared, and no table is looked at.
     plan.finish(4, &[], 0);
-    assert_eq!((plan.num_items(0), plan.num_records(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
+    assert_eq!((plan.num_items(0), plan.num_partials(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
 }
 
 #[test]

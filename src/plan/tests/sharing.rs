@@ -19,7 +19,7 @@ fn whole_splits_in_common_blocks_are_served_by_one_tile() {
     let tile = QueryTile { num_members: 2, table_base: 32, key_end: 12, split_tokens: 4, ..QueryTile::default() };
     assert_eq!(plan.tiles(1), [tile]);
     assert_eq!(plan.members(), [0, 1, 0, 1]);
-    let own = |first_member, table_base, key_end, item_start, record_start| QueryTile {
+    let own = |first_member, table_base, key_end, item_start, first_partial| QueryTile {
         first_member,
         num_members: 1,
         table_base,
@@ -27,21 +27,21 @@ fn whole_splits_in_common_blocks_are_served_by_one_tile() {
         key_end,
         split_tokens: 4,
         item_start,
-        record_start,
+        first_partial,
     };
     assert_eq!(plan.tiles(0), [own(2, 32, 14, 0, 6), own(3, 36, 20, 1, 7)]);
-    let merge = |row, kv_len, own_record| Merge {
-        row,
+    let merge = |row, kv_len, own_partial| Merge {
+        query: row,
         kv_len,
         shared_splits: 3,
-        shared_record: row,
+        shared_partial: row,
         shared_stride: 2,
-        own_record,
+        own_partial,
         own_stride: 1,
         split_tokens: 4,
     };
     assert_eq!(plan.merges(), [merge(0, 14, 6), merge(1, 20, 7)]);
-    assert_eq!((plan.num_items(1), plan.num_items(0), plan.num_records()), (3, 3, 9));
+    assert_eq!((plan.num_items(1), plan.num_items(0), plan.num_partials()), (3, 3, 9));
     assert_eq!(plan.max_splits_per_row(), 5);
 }
 
@@ -91,7 +91,7 @@ fn more_rows_than_a_tile_holds_are_dealt_out_and_a_single_one_is_left_alone() {
         assert_eq!(found, want, "{count} sequences");
     }
     let plan = plan(schedule(4), &family(17));
-    let last = plan.merges().iter().find(|merge| merge.row == 16).unwrap();
+    let last = plan.merges().iter().find(|merge| merge.query == 16).unwrap();
     assert_eq!((last.shared_splits, plan.num_items(4)), (0, 2));
 }
 
@@ -101,9 +101,9 @@ fn sequences_of_several_queries_share_as_whole() {
     let plan = plan(schedule(4), &seqs);
     // 12 rows; the third sequence does not fit, but begins the next tile.
     assert_eq!(shared(&plan, &seqs), [(2, (12..20).collect()), (2, (0..12).collect())]);
-    let record = |row: u32| plan.merges()[row as usize];
-    assert_eq!((record(0).shared_record, record(11).shared_record, record(6).shared_stride), (0, 11, 12));
-    assert_eq!((record(12).shared_record, record(19).shared_record, record(19).shared_stride), (24, 31, 8));
+    let partial = |row: u32| plan.merges()[row as usize];
+    assert_eq!((partial(0).shared_partial, partial(11).shared_partial, partial(6).shared_stride), (0, 11, 12));
+    assert_eq!((partial(12).shared_partial, partial(19).shared_partial, partial(19).shared_stride), (24, 31, 8));
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn a_sequence_may_have_nothing_of_its_own() {
     let plan = plan(schedule(4), &seqs);
     assert_eq!(shared(&plan, &seqs), [(2, vec![0, 1, 2, 3])]);
     let tiles: usize = (0..TILE_CLASSES).map(|class| plan.tiles(class).len()).sum();
-    assert_eq!((tiles, plan.num_items(2), plan.num_records()), (1, 2, 8));
+    assert_eq!((tiles, plan.num_items(2), plan.num_partials()), (1, 2, 8));
     assert!(plan.merges().iter().all(|merge| merge.shared_splits == 2 && merge.shared_stride == 4));
-    // One split alone is merged as well: its record is not the row's result.
+    // One split alone is merged as well: its partial is not the row's result.
     let seqs = [seq(&[1], 4, 1), seq(&[1], 4, 1)];
     let plan = super::plan(schedule(4), &seqs);
-    assert_eq!((plan.merges().len(), plan.num_records(), plan.num_items(1)), (2, 2, 1));
+    assert_eq!((plan.merges().len(), plan.num_partials(), plan.num_items(1)), (2, 2, 1));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 use super::*;
 
-/// (members, items, records) of the tiles of a class.
+/// (members, items, partials) of the tiles of a class.
 fn tiles(plan: &StepPlan, class: usize) -> Vec<(u32, u32, u32)> {
-    plan.tiles(class).iter().map(|tile| (tile.num_members, tile.item_start, tile.record_start)).collect()
+    plan.tiles(class).iter().map(|tile| (tile.num_members, tile.item_start, tile.first_partial)).collect()
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn a_sequence_gets_the_narrowest_tiles_that_hold_its_queries() {
         (40, 4, &[16, 16, 8]),
     ] {
         let plan = plan(schedule(64), &[seq(&[], 50, queries)]);
-        let want: Vec<_> = (0..).zip(lens).map(|(at, &len)| (len, at, NO_RECORD)).collect();
+        let want: Vec<_> = (0..).zip(lens).map(|(at, &len)| (len, at, NO_PARTIAL)).collect();
         assert_eq!(tiles(&plan, class), want, "{queries} queries");
         let all: usize = (0..TILE_CLASSES).map(|class| plan.tiles(class).len()).sum();
         assert_eq!(all, lens.len(), "{queries} queries");
@@ -33,7 +33,7 @@ fn a_sequence_gets_the_narrowest_tiles_that_hold_its_queries() {
 fn tiles_are_as_wide_as_the_schedule_allows_rounded_down_to_a_power_of_two() {
     let narrow = |tile_tokens| Schedule { tile_tokens, ..schedule(64) };
     for tile_tokens in [4, 5, 7] {
-        assert_eq!(tiles(&plan(narrow(tile_tokens), &[seq(&[], 50, 5)]), 2), [(4, 0, NO_RECORD), (1, 1, NO_RECORD)]);
+        assert_eq!(tiles(&plan(narrow(tile_tokens), &[seq(&[], 50, 5)]), 2), [(4, 0, NO_PARTIAL), (1, 1, NO_PARTIAL)]);
     }
     for tile_tokens in [0, 1] {
         assert_eq!(plan(narrow(tile_tokens), &[seq(&[], 50, 5)]).num_items(0), 5);
@@ -45,17 +45,17 @@ fn tiles_are_as_wide_as_the_schedule_allows_rounded_down_to_a_power_of_two() {
 fn splits_of_a_tile_leave_one_record_for_each_member() {
     // 20 keys in splits of 8, for three queries; 5 keys in one; 9 keys in two.
     let plan = plan(schedule(8), &[seq(&[], 20, 3), seq(&[], 5, 3), seq(&[], 9, 4)]);
-    assert_eq!(tiles(&plan, 2), [(3, 0, 0), (3, 3, NO_RECORD), (4, 4, 9)]);
-    assert_eq!((plan.num_items(2), plan.num_records(), plan.max_splits_per_row()), (6, 3 * 3 + 2 * 4, 3));
-    let merge = |row, kv_len, own_record, own_stride| Merge {
-        row,
+    assert_eq!(tiles(&plan, 2), [(3, 0, 0), (3, 3, NO_PARTIAL), (4, 4, 9)]);
+    assert_eq!((plan.num_items(2), plan.num_partials(), plan.max_splits_per_row()), (6, 3 * 3 + 2 * 4, 3));
+    let merge = |row, kv_len, own_partial, own_stride| Merge {
+        query: row,
         kv_len,
-        own_record,
+        own_partial,
         own_stride,
         split_tokens: 8,
         ..Merge::default()
     };
-    let own: Vec<Merge> = plan.merges().iter().map(|merge| Merge { shared_record: 0, ..*merge }).collect();
+    let own: Vec<Merge> = plan.merges().iter().map(|merge| Merge { shared_partial: 0, ..*merge }).collect();
     let first = [merge(0, 20, 0, 3), merge(1, 20, 1, 3), merge(2, 20, 2, 3)];
     let last = [merge(6, 9, 9, 4), merge(7, 9, 10, 4), merge(8, 9, 11, 4), merge(9, 9, 12, 4)];
     assert_eq!(own, [&first[..], &last].concat());
@@ -67,30 +67,30 @@ fn a_sequence_of_several_tiles_is_split_in_each_of_them() {
     let schedule = Schedule { tile_tokens: 4, chunk_queries: u32::MAX, ..schedule(4) };
     let plan = plan(schedule, &[seq(&[], 10, 6)]);
     assert_eq!(tiles(&plan, 2), [(4, 0, 0), (2, 3, 12)]);
-    let places: Vec<_> = plan.merges().iter().map(|merge| (merge.row, merge.own_record, merge.own_stride)).collect();
+    let places: Vec<_> = plan.merges().iter().map(|merge| (merge.query, merge.own_partial, merge.own_stride)).collect();
     assert_eq!(places, [(0, 0, 4), (1, 1, 4), (2, 2, 4), (3, 3, 4), (4, 12, 2), (5, 13, 2)]);
-    assert_eq!((plan.num_items(2), plan.num_records()), (6, 18));
+    assert_eq!((plan.num_items(2), plan.num_partials()), (6, 18));
 }
 
 #[test]
 fn many_queries_are_cut_into_longer_splits_than_few() {
     let split = plan(schedule(8), &[seq(&[], 100, 8)]);
-    assert_eq!((split.num_items(3), split.num_records(), split.merges().len()), (13, 13 * 8, 8));
+    assert_eq!((split.num_items(3), split.num_partials(), split.merges().len()), (13, 13 * 8, 8));
     let whole = plan(schedule(8), &[seq(&[], 100, 9)]);
-    assert_eq!((whole.num_items(4), whole.num_records(), whole.merges().len()), (1, 0, 0));
+    assert_eq!((whole.num_items(4), whole.num_partials(), whole.merges().len()), (1, 0, 0));
     assert_eq!((whole.max_item_keys(4), whole.max_splits_per_row()), (100, 0));
-    assert_eq!((whole.tiles(4)[0].split_tokens, whole.tiles(4)[0].record_start), (16_384, NO_RECORD));
+    assert_eq!((whole.tiles(4)[0].split_tokens, whole.tiles(4)[0].first_partial), (16_384, NO_PARTIAL));
     let chunk = Schedule { chunk_split_tokens: 40, ..schedule(8) };
     let long = plan(chunk, &[seq(&[], 100, 9)]);
-    assert_eq!((long.num_items(4), long.num_records(), long.merges().len()), (3, 27, 9));
+    assert_eq!((long.num_items(4), long.num_partials(), long.merges().len()), (3, 27, 9));
     assert!(long.merges().iter().all(|merge| merge.split_tokens == 40));
 }
 
 #[test]
 fn a_sequence_without_keys_has_a_work_item_that_writes_its_zeros() {
     let plan = plan(schedule(8), &[seq(&[], 0, 1), seq(&[], 0, 0), seq(&[], 0, 2), seq(&[], 3, 1)]);
-    assert_eq!(tiles(&plan, 0), [(1, 0, NO_RECORD), (1, 1, NO_RECORD)]);
-    assert_eq!(tiles(&plan, 1), [(2, 0, NO_RECORD)]);
+    assert_eq!(tiles(&plan, 0), [(1, 0, NO_PARTIAL), (1, 1, NO_PARTIAL)]);
+    assert_eq!(tiles(&plan, 1), [(2, 0, NO_PARTIAL)]);
     assert_eq!(plan.positions(), [-1, -2, -1, 2]);
     assert_eq!((plan.tiles(1)[0].key_end, plan.max_item_keys(1), plan.max_item_keys(0)), (0, 0, 3));
 }
@@ -110,6 +110,6 @@ fn a_plan_that_is_filled_again_forgets_what_was_in_it() {
         words
     };
     assert_eq!(words(&used), words(&fresh));
-    let numbers = |plan: &StepPlan| (plan.num_records(), plan.max_splits_per_row(), plan.max_item_keys(0));
+    let numbers = |plan: &StepPlan| (plan.num_partials(), plan.max_splits_per_row(), plan.max_item_keys(0));
     assert_eq!(numbers(&used), numbers(&fresh));
 }
