@@ -4,15 +4,13 @@
 //   step     header and clears [num_clears]             u32   blocks
 // const     that of common/whole_blocks.wgsl, and CLEAR_WORD, which is written, prepended by the host
 
-const CLEAR_LANES: u32 = 64u;
-
-@compute @workgroup_size(CLEAR_LANES)
+@compute @workgroup_size(ITEM_LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let at = block_unit(linear_index(group, groups) * CLEAR_LANES + lane);
+    let at = block_unit(linear_index(group, groups) * ITEM_LANES + lane);
     let header = step_header();
     if (at.entry >= header.num_clears) { return; }
     let block = step[header.clears_base + at.entry];

@@ -6,16 +6,14 @@
 // Twin      src/plan/words.rs: BlockCopy
 // const     that of common/whole_blocks.wgsl
 
-const COPY_LANES: u32 = 64u;
-
-@compute @workgroup_size(COPY_LANES)
+@compute @workgroup_size(ITEM_LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
     // locate
-    let at = block_unit(linear_index(group, groups) * COPY_LANES + lane);
+    let at = block_unit(linear_index(group, groups) * ITEM_LANES + lane);
     let header = step_header();
     if (at.entry >= header.num_copies) { return; }
     let copy = header.copies_base + 2u * at.entry;

@@ -16,7 +16,6 @@
 // const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, prepended by the host
 
 const SKIP_SLOT: u32 = 0xffffffffu;
-const APPEND_LANES: u32 = 64u;
 
 struct AppendParams {
     first_kv_head: u32,  // of this head shard
@@ -42,14 +41,14 @@ fn put_unit(is_v: bool, at: u32, unit: vec4<u32>) {
     if (is_v) { v_pool[at] = unit; } else { k_pool[at] = unit; }
 }
 
-@compute @workgroup_size(APPEND_LANES)
+@compute @workgroup_size(ITEM_LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
     // locate
-    let item = linear_index(group, groups) * APPEND_LANES + lane;
+    let item = linear_index(group, groups) * ITEM_LANES + lane;
     let head = (item / ROW_LANES) % params.num_kv_heads;
     let token = item / (ROW_LANES * params.num_kv_heads);
     let header = step_header();

@@ -2,16 +2,15 @@
 // Dispatch  one invocation per (pair of blocks, KV head of the head shard, token of a block, word of their row), folded
 //           into x and y
 // Shapes    row-major
-//   pairs    [num_pairs, 2]                                       u32   their block, our block
-//   pool     [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]  16-byte units in the storage format; K's, or V's
-//   external_pool  see common/external.wgsl                              words of f32, or of two f16 or bf16
+//   pairs          [num_pairs, 2]                                       u32   their block, our block
+//   pool           [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]  16-byte units in the storage format; K's, or V's
+//   external_pool  see common/external.wgsl                             words of f32, or of two f16 or bf16
 // Where rows are no whole words, two of them share one, perhaps with another head shard or with a block outside the pairs:
 // each half is then written by itself.
 // Twin      src/formats/row.rs: decode_row of ours, encode_row of theirs
 // const     those of common/external.wgsl, K_ROW_UNITS, K_UNITS, PARTS, SCALE_PER_ROW and SCALE_PER_UNIT, put in front by
 //           the host; kv_code is theirs
 
-const EXPORT_LANES: u32 = 64u;
 const EXTERNAL_BITS: u32 = 32u / EXTERNAL_PER_WORD;
 const EXTERNAL_MASK: u32 = 0xffffffffu >> (32u - EXTERNAL_BITS);
 // Rows that begin inside a word touch as many words as others.
@@ -29,14 +28,14 @@ fn element_bits(base: u32, d: u32) -> u32 {
     return bitcast<u32>(number);
 }
 
-@compute @workgroup_size(EXPORT_LANES)
+@compute @workgroup_size(ITEM_LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
     // locate
-    let item = linear_index(group, groups) * EXPORT_LANES + lane;
+    let item = linear_index(group, groups) * ITEM_LANES + lane;
     let kv_row = item / ROW_WORDS;
     if (kv_row >= num_kv_rows()) { return; }
     let at = place(kv_row);

@@ -9,8 +9,6 @@
 // Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
 // const     CODE_BITS, HEAD_DIM, IO_PER_WORD and those of common/rotary.wgsl, prepended by the host
 
-const ROTATE_LANES: u32 = 64u;
-
 struct RotateParams {
     num_q_heads: u32,
     padding_0: u32,
@@ -27,13 +25,13 @@ fn given_bits(at: u32) -> u32 {
     return io_bits(q[at / IO_PER_WORD], at);
 }
 
-@compute @workgroup_size(ROTATE_LANES)
+@compute @workgroup_size(ITEM_LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let at = linear_index(group, groups) * ROTATE_LANES + lane;
+    let at = linear_index(group, groups) * ITEM_LANES + lane;
     let words = HEAD_DIM / IO_PER_WORD; // of a head
     let query = at / (words * params.num_q_heads);
     let header = step_header();

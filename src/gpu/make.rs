@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::compat;
 use super::error::DeviceError;
-use super::kernel::{Dialect, Kernel};
+use super::kernel::Kernel;
 
 /// What stands at one binding.
 #[derive(Clone, Copy)]
@@ -155,9 +155,7 @@ impl Maker {
     ) -> Result<wgpu::ComputePipeline, DeviceError> {
         let device = &self.device;
         let label = format!("paged.{kernel}");
-        let text = kernel
-            .wgsl(Dialect::Naga)
-            .map_err(|error| DeviceError::Validation { what: label.clone(), message: error.to_string() })?;
+        let text = kernel.wgsl();
         scoped(device, &label, 0, || {
             let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
                 label: Some(&label),

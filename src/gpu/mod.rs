@@ -2,7 +2,7 @@
 //!
 //! [`KvCache`] holds the pools and records a step; [`Appender`] and [`Attention`] hold the compiled kernels of an append
 //! and of an attention, [`Transfer`] those that copy blocks from and to the pools of other engines,
-//! [`StateMerger`] the one that joins attention over two sets of keys; [`Kernel`] names every shader and gives its text.
+//! [`StateMerger`] the one that joins attention over two sets of keys.
 
 mod arena;
 mod binding;
@@ -18,13 +18,8 @@ mod value;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
-pub use kernel::shape::{KvShape, LaneComm};
-pub use kernel::unroll::UnrollError;
-pub use kernel::variant::{IoFormat, Variant};
-pub use kernel::{
-    APPEND_LANES, CLEAR_LANES, COPY_LANES, Dialect, EXPORT_LANES, IMPORT_LANES, Kernel, ROTATE_LANES, UPDATE_LANES,
-    params,
-};
+pub use kernel::shape::LaneComm;
+pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;
 pub use ops::append::{AppendIo, AppendSpec, Appender};

@@ -119,7 +119,7 @@ impl DeviceProfile {
     }
 
     /// How plans for a cache of this shape cut their work.
-    pub fn schedule(&self, kv: &KvShape) -> Schedule {
+    pub(crate) fn schedule(&self, kv: &KvShape) -> Schedule {
         Schedule {
             split_tokens: self.split_tokens,
             tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.lane_comm, self.tile_rows)),

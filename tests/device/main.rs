@@ -19,9 +19,6 @@ mod kernels;
 mod loops;
 mod merge_states;
 mod rotary;
-#[allow(dead_code, reason = "only the reflection is used here")]
-#[path = "../host/shader_text.rs"]
-mod shader_text;
 mod snapshot;
 mod steps;
 mod swap;

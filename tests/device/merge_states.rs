@@ -2,17 +2,13 @@
 
 use crate::common;
 
-use std::mem::{offset_of, size_of};
-
 use crate::common::{gpu, profiles};
-use crate::shader_text::reflect;
 use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::params::StateParams;
 use wgpu_paged_attention::gpu::{
-    AttentionIo, DeviceProfile, Dialect, GpuError, IoFormat, Kernel, KvCache, State, StateMerger, StateShape,
+    AttentionIo, DeviceProfile, GpuError, IoFormat, KvCache, State, StateMerger, StateShape,
 };
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::reference::{Attended, compare, merge_states};
@@ -237,19 +233,4 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
     assert_eq!(common::bits(&gpu.read::<f32>(&a[1]).unwrap()), common::bits(&part.lse));
     // No rows, no work, and no buffers looked at.
     record(&gpu, &merger, StateShape { num_rows: 0, ..shape }, good_a, good_a).unwrap();
-}
-
-#[test]
-fn the_uniform_is_laid_out_as_on_the_host() {
-    let kernel = Kernel::MergeStates { io_format: IoFormat::F32 };
-    let reflection = reflect(&kernel, &kernel.wgsl(Dialect::Naga).unwrap());
-    let (members, bytes) = &reflection.structs["StateParams"];
-    let members: Vec<_> = members.iter().map(|member| (&*member.name, member.offset as usize, member.size)).collect();
-    let host = [
-        ("num_states", offset_of!(StateParams, num_states), 4),
-        ("head_words", offset_of!(StateParams, head_words), 4),
-        ("padding_0", offset_of!(StateParams, padding_0), 4),
-        ("padding_1", offset_of!(StateParams, padding_1), 4),
-    ];
-    assert_eq!((members, *bytes as usize), (host.to_vec(), size_of::<StateParams>()));
 }

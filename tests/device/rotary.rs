@@ -1,17 +1,14 @@
 //! The fused append: rotary embedding of K and of the queries, and rows in f16, against the oracle's rotation in f64.
 
-use std::mem::{offset_of, size_of};
-
 use crate::common::{fill_pools, gpu, gpu_default_limits, gpu_featureless, pool_model, pool_words};
-use crate::shader_text::reflect;
 use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::formats::{decode_row, encode_row};
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, Dialect, GpuError,
-    IoFormat, Kernel, KvCache, KvShape, ROTATE_LANES, RotaryShape, RotarySpec, RotaryStyle, params::RotateParams,
+    AppendIo, AppendSpec, Appender, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, IoFormat,
+    KvCache, RotarySpec, RotaryStyle,
 };
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, StepPlan, Tables};
@@ -480,29 +477,4 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
     // A turned 0 may have either sign.
     let unsigned = pool_words(&gpu, &cache)[at..at + 8].iter().map(|word| word & 0x7fff_7fff).collect::<Vec<_>>();
     assert_eq!(unsigned, zeros);
-}
-
-#[test]
-fn kernels_that_do_not_turn_hold_nothing_of_it() {
-    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
-    let turning = RotaryShape { style: RotaryStyle::HalfSplit, dims: 64 };
-    let fused = |rotary| Kernel::FusedAppend { kv, io_format: IoFormat::F16, rotary };
-    for (kernel, turns) in [(Kernel::KvAppend { kv }, false), (fused(None), false), (fused(Some(turning)), true)] {
-        let text = kernel.wgsl(Dialect::Naga).unwrap();
-        assert_eq!(text.contains("rotations"), turns, "{kernel}");
-        // The tables of sequences come along in the group of the step, though no append reads them.
-        assert!(reflect(&kernel, &text).storage_buffers < 8, "{kernel}");
-    }
-    let kernel = Kernel::RotateQueries { head_dim: 64, io_format: IoFormat::F16, rotary: turning };
-    let reflection = reflect(&kernel, &kernel.wgsl(Dialect::Naga).unwrap());
-    assert_eq!(reflection.invocations, ROTATE_LANES);
-    let (members, bytes) = &reflection.structs["RotateParams"];
-    let members: Vec<_> = members.iter().map(|member| (&*member.name, member.offset as usize, member.size)).collect();
-    let host = [
-        ("num_q_heads", offset_of!(RotateParams, num_q_heads), 4),
-        ("padding_0", offset_of!(RotateParams, padding_0), 4),
-        ("padding_1", offset_of!(RotateParams, padding_1), 4),
-        ("padding_2", offset_of!(RotateParams, padding_2), 4),
-    ];
-    assert_eq!((members, *bytes as usize), (host.to_vec(), size_of::<RotateParams>()));
 }

@@ -1,4 +1,6 @@
-//! The numbers that a kernel is specialised for, put in front of its text as WGSL constants.
+//! The numbers that a kernel is specialised for, prepended to its text as WGSL constants.
+
+use std::fmt;
 
 use crate::formats::{KvDtype, ScaleScope};
 use crate::layout::KvLayout;
@@ -33,20 +35,20 @@ impl Constants {
 
 /// What every kernel that touches K or V must know of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvShape {
+pub(crate) struct KvShape {
     /// Storage of the elements.
-    pub format: KvDtype,
+    pub(crate) format: KvDtype,
     /// Elements of one head of K.
-    pub head_dim: u32,
+    pub(crate) head_dim: u32,
     /// Elements of one head of V.
-    pub v_head_dim: u32,
+    pub(crate) v_head_dim: u32,
     /// Tokens per block.
-    pub block_size: u32,
+    pub(crate) block_size: u32,
 }
 
 impl KvShape {
     /// The shape of a cache.
-    pub fn of(layout: &KvLayout) -> Self {
+    pub(crate) fn of(layout: &KvLayout) -> Self {
         Self {
             format: layout.kv_dtype(),
             head_dim: layout.head_dim(),
@@ -56,12 +58,12 @@ impl KvShape {
     }
 
     /// Data units of a row of K.
-    pub fn k_units(&self) -> u32 {
+    pub(crate) fn k_units(&self) -> u32 {
         self.format.data_units(self.head_dim)
     }
 
     /// Data units of a row of V.
-    pub fn v_units(&self) -> u32 {
+    pub(crate) fn v_units(&self) -> u32 {
         self.format.data_units(self.v_head_dim)
     }
 
@@ -79,8 +81,7 @@ impl KvShape {
         }
     }
 
-    pub(crate) fn constants(&self) -> Constants {
-        let mut constants = Constants::default();
+    pub(crate) fn add_to(&self, constants: &mut Constants) {
         for (name, value) in [
             ("BLOCK_SIZE", self.block_size),                         // tokens
             ("HEAD_DIM", self.head_dim),                             // elements of one head of K
@@ -98,7 +99,6 @@ impl KvShape {
         }
         constants.set_flag("SCALE_PER_ROW", self.format.scales() == ScaleScope::Row);
         constants.set_flag("SCALE_PER_UNIT", self.format.scales() == ScaleScope::Unit);
-        constants
     }
 }
 
@@ -128,5 +128,24 @@ impl LaneComm {
     /// Keys that a lane scores at a time. Two in flight hide latency where few lanes share the work.
     pub(crate) fn keys_per_lane(self) -> u32 {
         if self.lanes() <= 8 { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for KvShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} d{}", self.format, self.head_dim)?;
+        if self.v_head_dim != self.head_dim {
+            write!(f, "v{}", self.v_head_dim)?;
+        }
+        write!(f, " b{}", self.block_size)
+    }
+}
+
+impl fmt::Display for LaneComm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Subgroup { lanes } => write!(f, "subgroup{lanes}"),
+            Self::Workgroup { lanes } => write!(f, "workgroup{lanes}"),
+        }
     }
 }

@@ -11,14 +11,14 @@ const MARK: &str = "{ // unroll";
 
 /// A marked loop that cannot be expanded: a fault in our shaders, never in a caller's input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnrollError {
+pub(super) enum UnrollError {
     /// The head is not `for (var i = Au; i < COUNT; i++)`.
     #[error("cannot unroll `{head}`; write `for (var i = 0u; i < COUNT; i++)`")]
     Head {
-        /// The text in front of the mark.
+        /// The text before the mark.
         head: String,
     },
-    /// The bound is neither a number nor one of the constants put in front of the shader.
+    /// The bound is neither a number nor one of the constants of the shader.
     #[error("`{bound}`, the bound of an unrolled loop, is no constant known to the host")]
     Bound {
         /// The bound as written.
@@ -27,13 +27,13 @@ pub enum UnrollError {
     /// No closing brace.
     #[error("the unrolled loop `{head}` has no end")]
     NoEnd {
-        /// The text in front of the mark.
+        /// The text before the mark.
         head: String,
     },
 }
 
 /// Expands the marked loops of `source` that take at most `longest` rounds; bounds are numbers or names among `constants`.
-pub(crate) fn unroll(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
+pub(super) fn unroll(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
     let mut out = String::with_capacity(2 * source.len());
     let mut rest = source;
     while let Some(mark) = rest.find(MARK) {

@@ -56,28 +56,29 @@ impl IoFormat {
 
 /// The options of an attention that change a kernel's text; one that is off is not in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Variant {
-    /// A query sees no key behind its own.
-    pub causal: bool,
+pub(crate) struct Variant {
+    /// A query sees no key past its own.
+    pub(crate) causal: bool,
     /// A query sees a limited number of keys.
-    pub window: bool,
+    pub(crate) window: bool,
     /// Scores are capped.
-    pub soft_cap: bool,
+    pub(crate) soft_cap: bool,
     /// Scores fall with the distance of the key.
-    pub alibi: bool,
+    pub(crate) alibi: bool,
     /// A logit per head joins the denominator.
-    pub sinks: bool,
+    pub(crate) sinks: bool,
     /// The log-sum-exp is written.
-    pub write_lse: bool,
+    pub(crate) write_lse: bool,
     /// The type of queries and outputs.
-    pub io_format: IoFormat,
+    pub(crate) io_format: IoFormat,
     /// Query heads that have terms of their own: slopes or sinks; 0 if there are neither.
-    pub head_terms: u32,
+    pub(crate) head_terms: u32,
 }
 
 impl Variant {
     /// Causal attention in f32 without options.
-    pub const PLAIN: Self = Self {
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self {
         causal: true,
         window: false,
         soft_cap: false,
@@ -108,7 +109,7 @@ impl Variant {
 }
 
 impl fmt::Display for Variant {
-    /// The options that are on, each behind a space.
+    /// The options that are on, each after a space.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, on) in [
             ("causal", self.causal),

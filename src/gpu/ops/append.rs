@@ -6,7 +6,7 @@ use crate::gpu::error::{ArgumentError, GpuError};
 use crate::gpu::kernel::params::RotateParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::variant::IoFormat;
-use crate::gpu::kernel::{APPEND_LANES, Kernel, ROTATE_LANES};
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch};
 use crate::gpu::ops::rotary::RotarySpec;
 use crate::gpu::ops::spec::{AttentionSpec, check_query_heads};
@@ -121,7 +121,7 @@ impl KvCache {
         kinds.extend(spec.rotary.iter().map(|_| BindingKind::Read));
         let append_io = self.maker.layout("paged.append_io", &kinds)?;
         let rotary = spec.rotary.as_ref().map(RotarySpec::shape);
-        let kernel = Kernel::FusedAppend { kv: KvShape::of(layout), io_format: spec.io_format, rotary };
+        let kernel = Kernel::KvAppend { kv: KvShape::of(layout), io_format: spec.io_format, rotary };
         let append = self.maker.pipeline(&kernel, &[&self.layouts.step, &self.layouts.pools_append, &append_io])?;
         let rotations = spec.rotary.as_ref().map(|rotary| rotary.rotations(&self.maker, layout, self.profile()));
         let queries = self.query_kernel(&spec)?;
@@ -188,7 +188,7 @@ impl KvCache {
         let mut dispatches = Vec::with_capacity(head_shards.len() + 1);
         for head_shard in head_shards {
             let kv_rows = u64::from(step.num_tokens) * u64::from(head_shard.num_heads);
-            let grid = grid(kv_rows * u64::from(KvShape::of(layout).row_lanes()), APPEND_LANES, profile)?;
+            let grid = grid(kv_rows * u64::from(KvShape::of(layout).row_lanes()), ITEM_LANES, profile)?;
             let mut resources = vec![head_shard.append_params.as_entire_buffer_binding(), k.clone(), v.clone()];
             resources.extend(rotations.clone());
             let io = self.maker.bind_group("paged.append_io", &appender.append_io, &resources)?;
@@ -207,7 +207,7 @@ impl KvCache {
             dispatches.push(Dispatch {
                 pipeline: kernel.pipeline.clone(),
                 groups,
-                grid: grid(words, ROTATE_LANES, profile)?,
+                grid: grid(words, ITEM_LANES, profile)?,
             });
         }
         dispatches.iter().for_each(|dispatch| dispatch.record(pass));

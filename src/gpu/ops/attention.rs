@@ -207,11 +207,6 @@ impl Attention {
         &self.spec
     }
 
-    /// The kernel that serves the steps in which a sequence brings `queries` query tokens.
-    pub fn kernel(&self, cache: &KvCache, queries: u32) -> &Kernel {
-        &self.classes[cache.schedule().class(queries)].kernel
-    }
-
     /// Compiles the kernels for all steps in which no query tile has more than `max_queries` tokens, so that no token waits
     /// for it. Sequences that share their first blocks meet in tiles of up to
     /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled. What blocks need

@@ -3,7 +3,7 @@
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, GpuError};
-use crate::gpu::kernel::UPDATE_LANES;
+use crate::gpu::kernel::ITEM_LANES;
 use crate::gpu::make::Dispatch;
 use crate::gpu::step::Step;
 use crate::plan::StepPlan;
@@ -40,7 +40,7 @@ impl KvCache {
             return Err(ArgumentError::new("plan", problem).into());
         }
         let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, self.profile())?;
-        let updates = grid(plan.updates().len() as u64, UPDATE_LANES, self.profile())?;
+        let updates = grid(plan.updates().len() as u64, ITEM_LANES, self.profile())?;
         let clears = self.clears(self.clear_value(), plan.clears().len())?;
         let copies = self.copies(plan.copies().len())?;
         let lease = self.send(encoder, bytes, |words| plan.encode(words))?;

@@ -6,7 +6,7 @@ use crate::gpu::arena::Arena;
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::{HeadShard, KvCache};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
-use crate::gpu::kernel::{CLEAR_LANES, COPY_LANES, Kernel};
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::Dispatch;
 use crate::gpu::value::ClearValue;
 use crate::layout::UNIT_BYTES;
@@ -81,12 +81,12 @@ impl KvCache {
 
     /// The dispatches for a step's copies; none without any.
     pub(crate) fn copies(&self, copies: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
-        self.block_work(copies, COPY_LANES, || self.copy_pipeline())
+        self.block_work(copies, ITEM_LANES, || self.copy_pipeline())
     }
 
     /// The dispatches for a step's clears, alike.
     pub(crate) fn clears(&self, value: ClearValue, blocks: usize) -> Result<Option<BlockWork<'_>>, GpuError> {
-        self.block_work(blocks, CLEAR_LANES, || self.clear_pipeline(value))
+        self.block_work(blocks, ITEM_LANES, || self.clear_pipeline(value))
     }
 
     fn copy_pipeline(&self) -> Result<wgpu::ComputePipeline, DeviceError> {

@@ -105,7 +105,7 @@ impl AttentionSpec {
     }
 
     /// What the kernels are specialised for.
-    pub fn variant(&self) -> Variant {
+    pub(crate) fn variant(&self) -> Variant {
         let has_terms = self.alibi_slopes.is_some() || self.sinks.is_some();
         Variant {
             causal: self.causal,

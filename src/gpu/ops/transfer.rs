@@ -7,7 +7,7 @@ use crate::gpu::cache::{KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
-use crate::gpu::kernel::{EXPORT_LANES, IMPORT_LANES, Kernel};
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch};
 use crate::gpu::value::{ExternalLayout, Identity};
 use crate::layout::KvLayout;
@@ -163,9 +163,9 @@ impl KvCache {
             for (side, ours) in [&head_shard.k, &head_shard.v].into_iter().enumerate() {
                 let (ours, theirs) = (ours.as_entire_buffer_binding(), theirs[side].clone());
                 let (pipeline, per_row, lanes, read, written) = match direction {
-                    Direction::Import => (&transfer.import[side], shapes[side].row_lanes(), IMPORT_LANES, theirs, ours),
+                    Direction::Import => (&transfer.import[side], shapes[side].row_lanes(), ITEM_LANES, theirs, ours),
                     Direction::Export => {
-                        (&transfer.export[side], shapes[side].head_dim.div_ceil(per_word), EXPORT_LANES, ours, theirs)
+                        (&transfer.export[side], shapes[side].head_dim.div_ceil(per_word), ITEM_LANES, ours, theirs)
                     }
                 };
                 let grid = grid(rows.saturating_mul(per_row.into()), lanes, profile)?;

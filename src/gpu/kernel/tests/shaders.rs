@@ -3,16 +3,17 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::shader_text::{Member, Reflection, Translated, reflect, translate};
-use crate::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, max_class, variants};
-use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
-use wgpu_paged_attention::gpu::{
-    APPEND_LANES, BlockPair, Dialect, EXPORT_LANES, ExternalElement, ExternalLayout, ExternalOrder, IMPORT_LANES,
-    Kernel, KvShape, LaneComm, UPDATE_LANES,
-};
-use wgpu_paged_attention::layout::SKIP_SLOT;
-use wgpu_paged_attention::plan::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+use super::shader_text::{Member, Reflection, Translated, reflect, translate};
+use super::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, max_class, variants};
+use crate::formats::KvDtype;
+use crate::gpu::BlockPair;
+use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
+use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
+use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder};
+use crate::layout::SKIP_SLOT;
+use crate::plan::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
 /// WebGPU's default limits.
 const STORAGE_BUFFERS_PER_STAGE: usize = 8;
@@ -20,7 +21,7 @@ const WORKGROUP_BYTES: u32 = 16_384;
 const INVOCATIONS: u32 = 256;
 
 fn text(kernel: &Kernel) -> String {
-    kernel.wgsl(Dialect::Naga).unwrap_or_else(|error| panic!("{kernel}: {error}"))
+    kernel.wgsl()
 }
 
 /// `name: offset, size` of the fields of a host struct.
@@ -44,7 +45,8 @@ fn assert_same_struct(kernel: &Kernel, name: &str, host: &[Member], host_bytes: 
 }
 
 fn append_kernel() -> Kernel {
-    Kernel::KvAppend { kv: KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 } }
+    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    Kernel::KvAppend { kv, io_format: IoFormat::F32, rotary: None }
 }
 
 fn transfer_kernels() -> [Kernel; 2] {
@@ -230,21 +232,21 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
 #[test]
 fn constants_agree_with_the_host() {
     let append = reflect(&append_kernel(), &text(&append_kernel()));
-    assert_eq!(append.invocations, APPEND_LANES);
-    assert_eq!(append.constants.get("APPEND_LANES"), Some(&APPEND_LANES));
     assert_eq!(append.constants.get("SKIP_SLOT"), Some(&SKIP_SLOT));
+    for kernel in [append_kernel(), Kernel::TableUpdate].iter().chain(&transfer_kernels()) {
+        assert_eq!(reflect(kernel, &text(kernel)).invocations, ITEM_LANES, "{kernel}");
+    }
     let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
     let attention = reflect(&attention, &text(&attention)).constants;
     assert_eq!(attention.get("NO_PARTIAL"), Some(&NO_PARTIAL));
     assert_eq!(attention.get("HEADER_WORDS"), Some(&(size_of::<StepHeader>() as u32 / 4)));
-    let update = reflect(&Kernel::TableUpdate, &text(&Kernel::TableUpdate));
-    assert_eq!(update.invocations, UPDATE_LANES);
-    assert_eq!(update.constants.get("UPDATE_LANES"), Some(&UPDATE_LANES));
-    let lanes = [("IMPORT_LANES", IMPORT_LANES), ("EXPORT_LANES", EXPORT_LANES)];
-    for (kernel, (name, lanes)) in transfer_kernels().iter().zip(lanes) {
-        let transfer = reflect(kernel, &text(kernel));
-        assert_eq!(transfer.invocations, lanes);
-        assert_eq!(transfer.constants.get(name), Some(&lanes));
+}
+
+#[test]
+fn every_marked_loop_is_expanded_or_above_its_limit() {
+    for kernel in variants() {
+        let marks = text(&kernel).matches("{ // unroll\n").count();
+        assert!(marks == 0 || !kernel.needs_subgroups(), "{kernel} has {marks} loops that were not expanded");
     }
 }
 

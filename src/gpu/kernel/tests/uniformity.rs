@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, variants};
-use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{Dialect, Kernel, KvShape, LaneComm};
-use wgpu_paged_attention::testkit::skip;
+use super::shader_text::tint_wgsl;
+use super::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, variants};
+use crate::formats::KvDtype;
+use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::testkit::skip;
 
 /// A tint other than the one in the path.
 const TINT: &str = "TINT";
@@ -50,7 +52,7 @@ fn tint_accepts_the_variants() {
         kernels.iter().partition(|kernel| matches!(kernel, Kernel::PagedAttention { .. }));
     let mut sample: Vec<_> = attention.into_iter().step_by(2).chain(others.into_iter().step_by(5)).collect();
     // The append kernel of every format, which are as many texts.
-    sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv } if kv.head_dim == 300)));
+    sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv, .. } if kv.head_dim == 300)));
     let met = |test: &dyn Fn(LaneComm, u32) -> bool| {
         let met = |kernel: &&&Kernel| match ***kernel {
             Kernel::PagedAttention { lane_comm, class, .. } => test(lane_comm, class),
@@ -65,7 +67,7 @@ fn tint_accepts_the_variants() {
         assert!(met(&|_, own| own == class) > 5, "class {class}");
     }
     for (at, kernel) in sample.into_iter().enumerate() {
-        let text = kernel.wgsl(Dialect::Tint).unwrap();
+        let text = tint_wgsl(kernel);
         if let Err(said) = judge(&tint, &format!("variant{at}"), &text) {
             panic!("{kernel}: {said}");
         }
@@ -75,7 +77,7 @@ fn tint_accepts_the_variants() {
 #[test]
 fn tint_refuses_a_barrier_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let right = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Tint).unwrap();
+    let right = tint_wgsl(&wide(LaneComm::Workgroup { lanes: 64 }, 2));
     let wrong = right.replacen("        workgroupBarrier();", "        if (lane < 3u) { workgroupBarrier(); }", 1);
     assert_ne!(right, wrong, "nothing was planted");
     assert_eq!(judge(&tint, "barrier-right", &right), Ok(()));
@@ -86,7 +88,7 @@ fn tint_refuses_a_barrier_that_some_lanes_skip() {
 #[test]
 fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let text = wide(LaneComm::Subgroup { lanes: 8 }, 2).wgsl(Dialect::Tint).unwrap();
+    let text = tint_wgsl(&wide(LaneComm::Subgroup { lanes: 8 }, 2));
     // What tint cannot know is uniform is left out, so that it may look at all the rest.
     let right = text.replacen("diagnostic(off, subgroup_uniformity);\n", "", 1).replacen(
         "return subgroupAny(flag);",
@@ -95,7 +97,7 @@ fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     );
     assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
     let header = "    let header = step_header();";
-    let wrong = right.replacen(header, &format!("    if (lane == 3u) {{ return; }}\n{header}"), 1);
+    let wrong = right.replacen(header, &format!("    if (input.lane == 3u) {{ return; }}\n{header}"), 1);
     assert_ne!(right, wrong, "nothing was planted");
     let said = judge(&tint, "shuffle-wrong", &wrong).unwrap_err();
     assert!(said.contains("uniform"), "{said}");
@@ -166,7 +168,7 @@ fn early_exit(text: &str) -> Option<String> {
 #[test]
 fn nothing_that_waits_for_other_lanes_is_left_early() {
     for (lane_comm, class) in LANE_COMMS.into_iter().flat_map(|lane_comm| CLASSES.map(|class| (lane_comm, class))) {
-        let text = wide(lane_comm, class).wgsl(Dialect::Naga).unwrap();
+        let text = wide(lane_comm, class).wgsl();
         for exit in TOGETHER {
             assert_eq!(text.matches(exit).count(), 1, "{lane_comm}: `{exit}`");
         }
@@ -181,7 +183,7 @@ fn nothing_that_waits_for_other_lanes_is_left_early() {
 
 #[test]
 fn an_early_exit_is_noticed() {
-    let text = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl(Dialect::Naga).unwrap();
+    let text = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl();
     for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
         let planted = text.replacen("    load_queries(", &format!("    {exit}\n    load_queries("), 1);
         assert_ne!(text, planted, "nothing was planted");
@@ -203,7 +205,7 @@ fn no_shader_compares_a_value_with_itself() {
         })
     };
     for kernel in variants() {
-        assert_eq!(selfish(&kernel.wgsl(Dialect::Naga).unwrap()), None, "{kernel}");
+        assert_eq!(selfish(&kernel.wgsl()), None, "{kernel}");
     }
     assert_eq!(selfish("if (score[1] != score[1]) {"), Some("score[1]".to_owned()));
     assert_eq!(selfish("select(a == b, x.y == x.y, true)"), Some("x.y".to_owned()));

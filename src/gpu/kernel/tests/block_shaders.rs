@@ -2,42 +2,39 @@
 
 use std::mem::offset_of;
 
-use crate::shader_text::{Reflection, Translated, reflect, translate};
-use wgpu_paged_attention::gpu::{CLEAR_LANES, COPY_LANES, ClearValue, Dialect, Kernel};
-use wgpu_paged_attention::plan::{BlockCopy, StepHeader};
+use super::shader_text::{Reflection, Translated, reflect, translate};
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
+use crate::gpu::value::ClearValue;
+use crate::plan::{BlockCopy, StepHeader};
 
-fn kernels() -> [(Kernel, &'static str, u32); 3] {
+fn kernels() -> [Kernel; 3] {
     let fill = |fill| Kernel::BlockClear { num_blocks: 12, fill };
-    [
-        (Kernel::BlockCopy { num_blocks: 12 }, "COPY_LANES", COPY_LANES),
-        (fill(ClearValue::Zeros), "CLEAR_LANES", CLEAR_LANES),
-        (fill(ClearValue::Poison), "CLEAR_LANES", CLEAR_LANES),
-    ]
+    [Kernel::BlockCopy { num_blocks: 12 }, fill(ClearValue::Zeros), fill(ClearValue::Poison)]
 }
 
 fn text(kernel: &Kernel) -> String {
-    kernel.wgsl(Dialect::Naga).unwrap()
+    kernel.wgsl()
 }
 
 #[test]
 fn they_are_translated_for_every_api_and_keep_the_default_limits() {
-    for (kernel, lanes_name, lanes) in kernels() {
+    for kernel in kernels() {
         let Translated { spirv_words, msl, hlsl } = translate(&kernel, &text(&kernel));
         assert!(spirv_words > 100 && msl.contains("kernel void main_") && hlsl.contains("void main("), "{kernel}");
         let Reflection { entry_points, constants, invocations, storage_buffers, workgroup_bytes, .. } =
             reflect(&kernel, &text(&kernel));
-        assert_eq!((constants[lanes_name], invocations), (lanes, lanes), "{kernel}");
+        assert_eq!(invocations, ITEM_LANES, "{kernel}");
         assert_eq!((constants["NUM_BLOCKS"], storage_buffers, workgroup_bytes), (12, 3, 0), "{kernel}");
         assert_eq!(entry_points, ["main"], "{kernel}");
         assert!(!kernel.needs_subgroups());
     }
-    let words = kernels().map(|(kernel, ..)| reflect(&kernel, &text(&kernel)).constants.get("CLEAR_WORD").copied());
+    let words = kernels().map(|kernel| reflect(&kernel, &text(&kernel)).constants.get("CLEAR_WORD").copied());
     assert_eq!(words, [None, Some(0), Some(u32::MAX)]);
 }
 
 #[test]
 fn lists_lie_where_the_host_puts_them() {
-    for (kernel, ..) in kernels() {
+    for kernel in kernels() {
         let (members, size) = &reflect(&kernel, &text(&kernel)).structs["StepHeader"];
         assert_eq!(*size as usize, size_of::<StepHeader>());
         for (name, offset) in [
@@ -52,7 +49,7 @@ fn lists_lie_where_the_host_puts_them() {
     }
     // The shader numbers the words of a copy instead of naming them: two of them, the source first.
     assert_eq!((offset_of!(BlockCopy, source), offset_of!(BlockCopy, target), size_of::<BlockCopy>()), (0, 4, 8));
-    let copy = text(&kernels()[0].0);
+    let copy = text(&kernels()[0]);
     assert!(copy.contains("let copy = header.copies_base + 2u * at.entry;"), "{copy}");
     assert!(
         copy.contains("let source = step[copy];") && copy.contains("let target_block = step[copy + 1u];"),

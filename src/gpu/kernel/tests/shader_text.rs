@@ -5,33 +5,34 @@ use std::collections::BTreeMap;
 use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, TypeInner};
-use wgpu_paged_attention::gpu::Kernel;
+
+use crate::gpu::kernel::Kernel;
 
 /// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    pub name: String,
-    pub offset: u32,
-    pub size: u32,
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) offset: u32,
+    pub(super) size: u32,
 }
 
 /// What a shader declares.
-pub struct Reflection {
+pub(super) struct Reflection {
     /// Members and size in bytes.
-    pub structs: BTreeMap<String, (Vec<Member>, u32)>,
+    pub(super) structs: BTreeMap<String, (Vec<Member>, u32)>,
     /// Named constants of type `u32`.
-    pub constants: BTreeMap<String, u32>,
-    pub entry_points: Vec<String>,
-    pub invocations: u32,
-    pub storage_buffers: usize,
-    pub workgroup_bytes: u32,
+    pub(super) constants: BTreeMap<String, u32>,
+    pub(super) entry_points: Vec<String>,
+    pub(super) invocations: u32,
+    pub(super) storage_buffers: usize,
+    pub(super) workgroup_bytes: u32,
 }
 
 /// A shader in the languages of the APIs.
-pub struct Translated {
-    pub spirv_words: usize,
-    pub msl: String,
-    pub hlsl: String,
+pub(super) struct Translated {
+    pub(super) spirv_words: usize,
+    pub(super) msl: String,
+    pub(super) hlsl: String,
 }
 
 fn parse(kernel: &Kernel, text: &str) -> Module {
@@ -50,7 +51,7 @@ fn validate(kernel: &Kernel, module: &Module) -> ModuleInfo {
     validator.validate(module).unwrap_or_else(|error| panic!("{kernel}: {error:?}"))
 }
 
-pub fn reflect(kernel: &Kernel, text: &str) -> Reflection {
+pub(super) fn reflect(kernel: &Kernel, text: &str) -> Reflection {
     let module = parse(kernel, text);
     let mut layouter = naga::proc::Layouter::default();
     layouter.update(module.to_ctx()).unwrap();
@@ -89,7 +90,7 @@ pub fn reflect(kernel: &Kernel, text: &str) -> Reflection {
 }
 
 /// SPIR-V 1.3, MSL 2.4 and HLSL of shader model 6.0.
-pub fn translate(kernel: &Kernel, text: &str) -> Translated {
+pub(super) fn translate(kernel: &Kernel, text: &str) -> Translated {
     let module = parse(kernel, text);
     let info = validate(kernel, &module);
     let failed = |language: &str, error: &dyn std::fmt::Debug| -> ! { panic!("{kernel} in {language}: {error:?}") };
@@ -114,4 +115,11 @@ pub fn translate(kernel: &Kernel, text: &str) -> Translated {
         name.unwrap_or_else(|error| failed("HLSL", &error));
     }
     Translated { spirv_words: spirv.len(), msl, hlsl }
+}
+
+/// The text for tint, and so for Dawn and browsers: they demand that subgroups are enabled, which naga refuses.
+pub(super) fn tint_wgsl(kernel: &Kernel) -> String {
+    // Tokens are served again where `subgroupAny` says so, and a workgroup is one subgroup: all of it follows.
+    let directives = "enable subgroups;\ndiagnostic(off, subgroup_uniformity);\n";
+    (if kernel.needs_subgroups() { directives.to_owned() } else { String::new() }) + &kernel.wgsl()
 }

@@ -1,12 +1,14 @@
 //! The kernel variants that the static checks look at.
 
-use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{
-    DeviceProfile, ExternalElement, ExternalLayout, ExternalOrder, IoFormat, Kernel, KvShape, LaneComm, Variant,
-};
+use crate::formats::KvDtype;
+use crate::gpu::DeviceProfile;
+use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::variant::{IoFormat, Variant};
+use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
 /// The lane_comms that devices use: every subgroup size, and none.
-pub const LANE_COMMS: [LaneComm; 7] = [
+pub(super) const LANE_COMMS: [LaneComm; 7] = [
     LaneComm::Subgroup { lanes: 4 },
     LaneComm::Subgroup { lanes: 8 },
     LaneComm::Subgroup { lanes: 16 },
@@ -24,7 +26,7 @@ const EXTERNAL: [ExternalLayout; 3] = [
 ];
 
 /// Without options, with all of them, and with queries in halves that see every key.
-pub const ATTENTIONS: [Variant; 3] = [
+pub(super) const ATTENTIONS: [Variant; 3] = [
     Variant::PLAIN,
     Variant {
         window: true,
@@ -39,19 +41,26 @@ pub const ATTENTIONS: [Variant; 3] = [
 ];
 
 /// Classes of query tiles: a token, a few, and as many as there may be.
-pub const CLASSES: [u32; 3] = [0, 2, 4];
+pub(super) const CLASSES: [u32; 3] = [0, 2, 4];
 
 /// Query rows in registers, as profiles have them.
-pub const TILE_ROWS: u32 = 16;
+pub(super) const TILE_ROWS: u32 = 16;
 
 /// A kernel over `kv`, of the class asked for or the highest below it that its devices use.
-pub fn attention(kv: KvShape, paged: bool, group: u32, class: u32, lane_comm: LaneComm, variant: Variant) -> Kernel {
+pub(super) fn attention(
+    kv: KvShape,
+    paged: bool,
+    group: u32,
+    class: u32,
+    lane_comm: LaneComm,
+    variant: Variant,
+) -> Kernel {
     let class = class.min(max_class(&kv, lane_comm));
     Kernel::PagedAttention { kv, paged, group, class, tile_rows: TILE_ROWS, lane_comm, variant }
 }
 
 /// The highest class of query tiles that a device with this lane_comm ever gets.
-pub fn max_class(kv: &KvShape, lane_comm: LaneComm) -> u32 {
+pub(super) fn max_class(kv: &KvShape, lane_comm: LaneComm) -> u32 {
     let profile = DeviceProfile {
         lane_comm,
         split_tokens: 256,
@@ -71,9 +80,9 @@ pub fn max_class(kv: &KvShape, lane_comm: LaneComm) -> u32 {
     profile.schedule(kv).tile_tokens.ilog2()
 }
 
-/// Kernels over formats, head dims, groups, lane_comms, classes and variants. Every pair of a format and an lane_comm meets
+/// Kernels over formats, head dims, groups, lane_comms, classes and variants. Every pair of a format and a lane_comm meets
 /// a few of the others' combinations, so that each meets all while the number of kernels stays small.
-pub fn variants() -> Vec<Kernel> {
+pub(super) fn variants() -> Vec<Kernel> {
     let mut kernels = vec![Kernel::TableUpdate];
     kernels.extend(with_rotary_or_states());
     let head_dims = [1, 5, 8, 64, 80, 128, 256];
@@ -121,12 +130,12 @@ pub fn variants() -> Vec<Kernel> {
 }
 
 fn append(format: KvDtype, head_dim: u32, v_head_dim: u32, block_size: u32) -> Kernel {
-    Kernel::KvAppend { kv: KvShape { format, head_dim, v_head_dim, block_size } }
+    let kv = KvShape { format, head_dim, v_head_dim, block_size };
+    Kernel::KvAppend { kv, io_format: IoFormat::F32, rotary: None }
 }
 
 /// Rows that are turned, rows in halves, and states that are merged.
 fn with_rotary_or_states() -> Vec<Kernel> {
-    use wgpu_paged_attention::gpu::{IoFormat, RotaryShape, RotaryStyle};
     let mut kernels = Vec::new();
     for io_format in [IoFormat::F32, IoFormat::F16] {
         kernels.push(Kernel::MergeStates { io_format });
@@ -136,7 +145,7 @@ fn with_rotary_or_states() -> Vec<Kernel> {
                 kernels.push(Kernel::RotateQueries { head_dim, io_format, rotary });
                 for (format, rotary) in KvDtype::ALL.into_iter().zip([None, Some(rotary)].into_iter().cycle()) {
                     let kv = KvShape { format, head_dim, v_head_dim: 64, block_size: 5 };
-                    kernels.push(Kernel::FusedAppend { kv, io_format, rotary });
+                    kernels.push(Kernel::KvAppend { kv, io_format, rotary });
                 }
             }
         }

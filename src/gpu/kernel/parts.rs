@@ -1,0 +1,180 @@
+//! What the text of a kernel is made of: constants, and the files of `shaders/` in the order in which they stand.
+
+use crate::formats::KvDtype;
+use crate::gpu::kernel::attention_shape::AttentionShape;
+use crate::gpu::kernel::shape::{Constants, LaneComm};
+use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
+use crate::gpu::value::{ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
+
+/// The text of a file in `shaders/`.
+macro_rules! shader {
+    ($name:literal) => {
+        include_str!(concat!("../../../shaders/", $name, ".wgsl"))
+    };
+}
+
+impl Kernel {
+    /// The constants, and the texts.
+    pub(super) fn parts(&self) -> (Constants, Vec<&'static str>) {
+        let mut constants = self.constants();
+        constants.set("ITEM_LANES", ITEM_LANES);
+        (constants, [&[shader!("common/grid")], &self.texts()[..]].concat())
+    }
+
+    fn constants(&self) -> Constants {
+        let mut constants = Constants::default();
+        match *self {
+            Self::KvAppend { kv, io_format, rotary } => {
+                kv.add_to(&mut constants);
+                constants.set("IO_PER_WORD", io_format.per_word());
+                rotary.iter().for_each(|rotary| rotary.add_to(&mut constants));
+            }
+            Self::RotateQueries { head_dim, io_format, rotary } => {
+                io_constants(io_format, &mut constants);
+                constants.set("HEAD_DIM", head_dim);
+                rotary.add_to(&mut constants);
+            }
+            Self::MergeStates { io_format } => {
+                io_constants(io_format, &mut constants);
+                constants.set_flag("SINKS", false);
+            }
+            Self::TableUpdate => {}
+            Self::BlockCopy { num_blocks } => constants.set("NUM_BLOCKS", num_blocks),
+            Self::BlockClear { num_blocks, fill } => {
+                constants.set("NUM_BLOCKS", num_blocks);
+                constants.set("CLEAR_WORD", fill.word());
+            }
+            Self::PoolImport { kv, external } | Self::PoolExport { kv, external } => {
+                kv.add_to(&mut constants);
+                external.add_to(&mut constants);
+            }
+            Self::PagedAttention { kv, paged, group, class, tile_rows, lane_comm, variant } => {
+                let shape = AttentionShape::new(&kv, group, class, lane_comm, tile_rows);
+                kv.add_to(&mut constants);
+                shape.add_to(&mut constants);
+                variant.add_to(&mut constants);
+                // Then one look at the table serves a whole tile.
+                constants.set_flag("TILE_IN_BLOCK", !paged || kv.block_size.is_multiple_of(shape.key_tile()));
+                constants.set_flag("PAGED", paged);
+            }
+            Self::MergePartials { v_head_dim, variant } => {
+                constants.set("V_HEAD_DIM", v_head_dim);
+                variant.add_to(&mut constants);
+            }
+        }
+        constants
+    }
+
+    /// The texts behind `common/grid.wgsl`; the kernel itself is the last.
+    fn texts(&self) -> Vec<&'static str> {
+        match *self {
+            Self::KvAppend { kv, io_format, rotary } => {
+                let source = match rotary {
+                    Some(_) => vec![shader!("common/rotary"), shader!("common/source_rotary")],
+                    None => vec![shader!("common/source_plain")],
+                };
+                let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/kv_store")];
+                [step, store(kv.format), vec![io(io_format)], source, vec![shader!("kv_append")]].concat()
+            }
+            Self::RotateQueries { io_format, .. } => {
+                let step = vec![shader!("common/step"), io(io_format)];
+                let rotate = vec![shader!("common/rotary"), shader!("rotate_queries")];
+                [step, store(io_format.kv_dtype()), rotate].concat()
+            }
+            Self::MergeStates { io_format } => {
+                let merge = vec![shader!("common/softmax"), shader!("merge_states")];
+                [vec![io(io_format)], store(io_format.kv_dtype()), merge].concat()
+            }
+            Self::TableUpdate => vec![shader!("common/step"), shader!("table_update")],
+            Self::BlockCopy { .. } => {
+                vec![shader!("common/step"), shader!("common/whole_blocks"), shader!("block_copy")]
+            }
+            Self::BlockClear { .. } => {
+                vec![shader!("common/step"), shader!("common/whole_blocks"), shader!("block_clear")]
+            }
+            Self::PoolImport { kv, external } => {
+                let rows = vec![shader!("common/paging"), shader!("common/external"), load(external.element.format())];
+                [rows, vec![shader!("common/kv_store")], store(kv.format), vec![shader!("pool_import")]].concat()
+            }
+            Self::PoolExport { kv, external } => {
+                let rows = vec![shader!("common/paging"), shader!("common/external"), load(kv.format)];
+                [rows, store(external.element.format()), vec![shader!("pool_export")]].concat()
+            }
+            Self::PagedAttention { kv, lane_comm, variant, .. } => {
+                let lanes = match lane_comm {
+                    LaneComm::Subgroup { .. } => shader!("common/lanes_subgroup"),
+                    LaneComm::Workgroup { .. } => shader!("common/lanes_workgroup"),
+                };
+                let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/visible")];
+                let softmax = vec![shader!("common/softmax"), load(kv.format), lanes];
+                [step, softmax, output(variant.io_format), vec![shader!("paged_attention")]].concat()
+            }
+            Self::MergePartials { variant, .. } => {
+                let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];
+                [step, output(variant.io_format), vec![shader!("merge_partials")]].concat()
+            }
+        }
+    }
+}
+
+impl RotaryShape {
+    fn add_to(self, constants: &mut Constants) {
+        constants.set("ROTARY_DIMS", self.dims);
+        constants.set_flag("INTERLEAVED", self.style == RotaryStyle::Interleaved);
+    }
+}
+
+impl ExternalLayout {
+    fn add_to(self, constants: &mut Constants) {
+        constants.set("EXTERNAL_PER_WORD", self.element.per_word());
+        constants.set_flag("TOKEN_MAJOR", self.order == ExternalOrder::TokenMajor);
+    }
+}
+
+/// For kernels that write words of the caller's.
+fn io_constants(io_format: IoFormat, constants: &mut Constants) {
+    constants.set("IO_PER_WORD", io_format.per_word());
+    constants.set("CODE_BITS", io_format.kv_dtype().code_bits());
+}
+
+/// `kv_load` of a format: a part of a data unit as numbers, before they are scaled.
+fn load(format: KvDtype) -> &'static str {
+    match format {
+        KvDtype::F32 => shader!("common/kv_f32"),
+        KvDtype::F16 => shader!("common/kv_f16"),
+        KvDtype::Bf16 => shader!("common/kv_bf16"),
+        KvDtype::Int8 => shader!("common/kv_int8"),
+        KvDtype::Fp8 => shader!("common/kv_fp8"),
+        KvDtype::Int4 => shader!("common/kv_int4"),
+    }
+}
+
+/// `kv_code` of a format: the code of an element. In texts of their own, because kernels that read need none of it.
+fn store(format: KvDtype) -> Vec<&'static str> {
+    let (scaled, whole) = (shader!("common/kv_scaled_store"), shader!("common/kv_whole_store"));
+    match format {
+        KvDtype::F32 => vec![shader!("common/kv_f32_store")],
+        KvDtype::F16 => vec![shader!("common/kv_f16_store")],
+        KvDtype::Bf16 => vec![shader!("common/kv_bf16_store")],
+        KvDtype::Int8 => vec![scaled, whole, shader!("common/kv_int8_store")],
+        KvDtype::Fp8 => vec![scaled, shader!("common/kv_fp8_store")],
+        KvDtype::Int4 => vec![scaled, whole, shader!("common/kv_int4_store")],
+    }
+}
+
+/// Queries and outputs of a kernel that reads or copies them.
+fn io(format: IoFormat) -> &'static str {
+    match format {
+        IoFormat::F32 => shader!("common/io_f32"),
+        IoFormat::F16 => shader!("common/io_f16"),
+    }
+}
+
+/// The same of a kernel that computes outputs.
+fn output(format: IoFormat) -> Vec<&'static str> {
+    match format {
+        IoFormat::F32 => vec![io(format)],
+        IoFormat::F16 => vec![io(format), shader!("common/kv_f16_store")],
+    }
+}

@@ -1,0 +1,9 @@
+//! The kernels without a device: what their texts declare agrees with the host, every API takes them, and all lanes reach
+//! what they must reach together.
+
+mod block_shaders;
+mod rotary_and_states;
+mod shader_text;
+mod shaders;
+mod uniformity;
+mod variants;

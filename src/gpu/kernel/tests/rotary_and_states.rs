@@ -1,0 +1,54 @@
+//! The kernels that turn rows and merge states.
+
+use std::mem::offset_of;
+
+use super::shader_text::reflect;
+use crate::formats::KvDtype;
+use crate::gpu::kernel::params::{RotateParams, StateParams};
+use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::kernel::{ITEM_LANES, Kernel};
+use crate::gpu::value::{RotaryShape, RotaryStyle};
+
+/// Compares a uniform struct with its host twin: names, offsets, bytes.
+#[track_caller]
+fn assert_words(kernel: &Kernel, name: &str, host: [(&str, usize); 4], host_bytes: usize) {
+    let (members, bytes) = &reflect(kernel, &kernel.wgsl()).structs[name];
+    let members: Vec<_> = members.iter().map(|member| (&*member.name, member.offset as usize, member.size)).collect();
+    assert_eq!((members, *bytes as usize), (host.map(|(name, offset)| (name, offset, 4)).to_vec(), host_bytes));
+}
+
+#[test]
+fn kernels_that_do_not_rotate_hold_nothing_of_it() {
+    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    let rotary = RotaryShape { style: RotaryStyle::HalfSplit, dims: 64 };
+    for (rotary, rotates) in [(None, false), (Some(rotary), true)] {
+        let kernel = Kernel::KvAppend { kv, io_format: IoFormat::F16, rotary };
+        let text = kernel.wgsl();
+        assert_eq!(text.contains("rotations"), rotates, "{kernel}");
+        // The tables of sequences come along in the group of the step, though no append reads them.
+        assert!(reflect(&kernel, &text).storage_buffers < 8, "{kernel}");
+    }
+    let kernel = Kernel::RotateQueries { head_dim: 64, io_format: IoFormat::F16, rotary };
+    assert_eq!(reflect(&kernel, &kernel.wgsl()).invocations, ITEM_LANES);
+}
+
+#[test]
+fn their_uniforms_are_laid_out_as_on_the_host() {
+    let rotary = RotaryShape { style: RotaryStyle::HalfSplit, dims: 64 };
+    let host = [
+        ("num_q_heads", offset_of!(RotateParams, num_q_heads)),
+        ("padding_0", offset_of!(RotateParams, padding_0)),
+        ("padding_1", offset_of!(RotateParams, padding_1)),
+        ("padding_2", offset_of!(RotateParams, padding_2)),
+    ];
+    let kernel = Kernel::RotateQueries { head_dim: 64, io_format: IoFormat::F16, rotary };
+    assert_words(&kernel, "RotateParams", host, size_of::<RotateParams>());
+    let host = [
+        ("num_states", offset_of!(StateParams, num_states)),
+        ("head_words", offset_of!(StateParams, head_words)),
+        ("padding_0", offset_of!(StateParams, padding_0)),
+        ("padding_1", offset_of!(StateParams, padding_1)),
+    ];
+    assert_words(&Kernel::MergeStates { io_format: IoFormat::F32 }, "StateParams", host, size_of::<StateParams>());
+}
