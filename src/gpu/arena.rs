@@ -4,7 +4,7 @@
 //! *leases* an arena that the device has finished with: it comes back when the command buffers it was recorded into have
 //! run, or were dropped, and the [`Step`](super::Step) is gone as well. After a few steps no new arena is made.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::DeviceError;
 use super::make::{BindingKind, Maker};
@@ -45,18 +45,14 @@ pub(super) struct Arena {
     pub(super) inline: wgpu::BindGroup,
     /// With the resident tables, written.
     pub(super) update: wgpu::BindGroup,
-    /// The words on the host, kept for its capacity.
-    pub(super) staging: Vec<u32>,
 }
 
-/// The arenas that no step uses.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ArenaPool {
-    idle: Arc<Mutex<Vec<Arena>>>,
-}
+/// All arenas; those that nothing else holds are idle.
+#[derive(Debug, Default)]
+pub(super) struct ArenaPool(Mutex<Vec<Arc<Arena>>>);
 
 impl ArenaPool {
-    /// An arena of at least `bytes`.
+    /// An arena of at least `bytes`, idle again once it is dropped.
     pub(super) fn lease(
         &self,
         maker: &Maker,
@@ -64,24 +60,23 @@ impl ArenaPool {
         tables: &wgpu::Buffer,
         profile: &DeviceProfile,
         bytes: u64,
-    ) -> Result<Lease, DeviceError> {
-        let found = {
-            let mut idle = self.lock();
-            let at = idle.iter().position(|arena| arena.words.size() >= bytes);
-            // None fits: one that is too small gives way to the larger one made below.
-            let at = at.or_else(|| idle.len().checked_sub(1));
-            at.map(|at| idle.swap_remove(at))
-        };
-        let arena = match found {
-            Some(arena) if arena.words.size() >= bytes => arena,
-            _ => Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?,
-        };
-        Ok(Lease { arena: Some(arena), pool: self.clone() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arena>> {
+    ) -> Result<Arc<Arena>, DeviceError> {
         // The vector is whole whenever the lock is free, whatever panicked elsewhere.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut arenas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |arena: &mut Arc<Arena>| Arc::get_mut(arena).is_some();
+        if let Some(arena) = arenas.iter_mut().find_map(|arena| {
+            let fits = arena.words.size() >= bytes && is_idle(arena);
+            fits.then(|| Arc::clone(arena))
+        }) {
+            return Ok(arena);
+        }
+        let arena = Arc::new(Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?);
+        // An idle one that is too small gives way to the larger one.
+        if let Some(small) = arenas.iter_mut().position(is_idle) {
+            arenas.swap_remove(small);
+        }
+        arenas.push(Arc::clone(&arena));
+        Ok(arena)
     }
 }
 
@@ -97,33 +92,6 @@ impl Arena {
             inline: group("paged.step_inline", &layouts.step, &words)?,
             update: group("paged.step_update", &layouts.step_update, tables)?,
             words,
-            staging: Vec::new(),
         })
-    }
-}
-
-/// The right to use an arena; dropping it gives the arena back.
-#[derive(Debug)]
-pub(super) struct Lease {
-    /// Present until the lease is dropped.
-    arena: Option<Arena>,
-    pool: ArenaPool,
-}
-
-impl Lease {
-    pub(super) fn arena(&self) -> Option<&Arena> {
-        self.arena.as_ref()
-    }
-
-    pub(super) fn arena_mut(&mut self) -> Option<&mut Arena> {
-        self.arena.as_mut()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(arena) = self.arena.take() {
-            self.pool.lock().push(arena);
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! The cache on a device: pools of all layers and resident block tables.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::arena::{Arena, ArenaPool, Lease, SharedLayouts};
+use super::arena::{Arena, ArenaPool, SharedLayouts};
 use super::binding::element_bytes;
 use super::error::{ArgumentError, DeviceError, GpuError};
 use super::kernel::Kernel;
@@ -40,6 +40,8 @@ pub struct KvCache {
     pub(super) clear: [LazyPipeline; 2],
     clear_value: ClearValue,
     arenas: ArenaPool,
+    /// A step's words on the host, kept for its capacity.
+    words: Mutex<Vec<u32>>,
 }
 
 /// The KV heads of one layer that share a pair of bindings.
@@ -94,6 +96,7 @@ impl KvCache {
             clear: Default::default(),
             clear_value: ClearValue::default(),
             arenas: ArenaPool::default(),
+            words: Mutex::default(),
             layouts,
             maker,
         };
@@ -163,18 +166,16 @@ impl KvCache {
         encoder: &mut wgpu::CommandEncoder,
         bytes: u64,
         encode: impl FnOnce(&mut Vec<u32>),
-    ) -> Result<Arc<Lease>, DeviceError> {
-        let mut lease = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes)?;
-        if let Some(Arena { words, staging, .. }) = lease.arena_mut() {
-            encode(staging);
-            let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-            let upload = self.maker.filled("paged.step_upload", usage, bytemuck::cast_slice(staging))?;
-            encoder.copy_buffer_to_buffer(&upload, 0, words, 0, upload.size());
-        }
-        let lease = Arc::new(lease);
-        let in_flight = Arc::clone(&lease);
+    ) -> Result<Arc<Arena>, DeviceError> {
+        let arena = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes)?;
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        encode(&mut words);
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        let upload = self.maker.filled("paged.step_upload", usage, bytemuck::cast_slice(&words))?;
+        encoder.copy_buffer_to_buffer(&upload, 0, &arena.words, 0, upload.size());
+        let in_flight = Arc::clone(&arena);
         encoder.on_submitted_work_done(move || drop(in_flight));
-        Ok(lease)
+        Ok(arena)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::arena::Lease;
+use super::arena::Arena;
 use super::error::ArgumentError;
 use super::value::Identity;
 use crate::plan::reach::Reach;
@@ -13,7 +13,7 @@ use crate::plan::{StepPlan, TILE_CLASSES, TableSource};
 /// What was recorded from it stays right when it is dropped.
 #[derive(Debug)]
 pub struct Step {
-    lease: Arc<Lease>,
+    arena: Arc<Arena>,
     cache: Identity,
     source: TableSource,
     pub(super) num_rows: u32,
@@ -50,9 +50,9 @@ impl ClassWork {
 }
 
 impl Step {
-    pub(super) fn new(plan: &StepPlan, lease: Arc<Lease>, cache: Identity) -> Self {
+    pub(super) fn new(plan: &StepPlan, arena: Arc<Arena>, cache: Identity) -> Self {
         Self {
-            lease,
+            arena,
             cache,
             source: plan.table_source(),
             num_rows: plan.num_rows(),
@@ -76,7 +76,7 @@ impl Step {
 
     /// Keeps the step's words until what `pass` recorded has run, or was dropped.
     pub(super) fn keep(&self, pass: &wgpu::ComputePass<'_>) {
-        let in_flight = Arc::clone(&self.lease);
+        let in_flight = Arc::clone(&self.arena);
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
@@ -92,11 +92,12 @@ impl Step {
 
     /// Bind group 0, for the cache that began the step.
     pub(super) fn bind_group(&self, cache: &Identity) -> Result<&wgpu::BindGroup, ArgumentError> {
-        let arena = self.lease.arena().filter(|_| self.cache == *cache);
-        let arena = arena.ok_or_else(|| ArgumentError::other_cache("step"))?;
+        if self.cache != *cache {
+            return Err(ArgumentError::other_cache("step"));
+        }
         Ok(match self.source {
-            TableSource::Resident => &arena.resident,
-            TableSource::Inline => &arena.inline,
+            TableSource::Resident => &self.arena.resident,
+            TableSource::Inline => &self.arena.inline,
         })
     }
 }

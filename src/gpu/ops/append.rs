@@ -55,7 +55,7 @@ impl AppendSpec {
 /// Compiled kernels for an [`AppendSpec`] to the cache that made it.
 #[derive(Debug)]
 pub struct Appender {
-    spec: AppendSpec,
+    io_format: IoFormat,
     cache: Identity,
     append: wgpu::ComputePipeline,
     append_io: wgpu::BindGroupLayout,
@@ -124,14 +124,13 @@ impl KvCache {
         let kernel = Kernel::KvAppend { kv: KvShape::of(layout), io_format: spec.io_format, rotary };
         let append = self.maker.pipeline(&kernel, &[&self.layouts.step, &self.layouts.pools_append, &append_io])?;
         let rotations = spec.rotary.as_ref().map(|rotary| rotary.rotations(&self.maker, layout, self.profile()));
-        let queries = self.query_kernel(&spec)?;
         Ok(Appender {
+            io_format: spec.io_format,
             cache: self.identity().clone(),
             append,
             append_io,
             rotations: rotations.transpose()?,
-            queries,
-            spec,
+            queries: self.query_kernel(&spec)?,
         })
     }
 
@@ -178,7 +177,7 @@ impl KvCache {
         if step.num_tokens == 0 {
             return Ok(());
         }
-        let per_word = u64::from(appender.spec.io_format.per_word());
+        let per_word = u64::from(appender.io_format.per_word());
         let words = |heads: u32, dim: u32| u64::from(step.num_tokens) * u64::from(heads) * u64::from(dim) / per_word;
         let k = storage_binding("k", io.k, words(layout.num_kv_heads(), layout.head_dim()), profile)?;
         let v = storage_binding("v", io.v, words(layout.num_kv_heads(), layout.v_head_dim()), profile)?;
@@ -217,11 +216,6 @@ impl KvCache {
 }
 
 impl Appender {
-    /// What it does.
-    pub fn spec(&self) -> &AppendSpec {
-        &self.spec
-    }
-
     /// The kernel for the queries of an append, with what it reads and writes.
     fn rotation<S>(&self, queries: Option<(S, S)>) -> Result<Option<(&QueryKernel, S, S)>, ArgumentError> {
         let Some((q, rotated)) = queries else { return Ok(None) };

@@ -43,10 +43,8 @@ impl KvCache {
         let updates = grid(plan.updates().len() as u64, ITEM_LANES, self.profile())?;
         let clears = self.clears(self.clear_value(), plan.clears().len())?;
         let copies = self.copies(plan.copies().len())?;
-        let lease = self.send(encoder, bytes, |words| plan.encode(words))?;
-        if let Some(arena) = lease.arena()
-            && (updates[0] > 0 || clears.is_some() || copies.is_some())
-        {
+        let arena = self.send(encoder, bytes, |words| plan.encode(words))?;
+        if updates[0] > 0 || clears.is_some() || copies.is_some() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: Some("paged.begin_step"),
                 timestamp_writes: None,
@@ -56,9 +54,9 @@ impl KvCache {
                 Dispatch { pipeline, groups, grid: updates }.record(&mut pass);
             }
             for work in [clears, copies].into_iter().flatten() {
-                work.record(&mut pass, arena);
+                work.record(&mut pass, &arena);
             }
         }
-        Ok(Step::new(plan, lease, self.identity().clone()))
+        Ok(Step::new(plan, arena, self.identity().clone()))
     }
 }

@@ -127,18 +127,13 @@ impl KvCache {
         let Some(work) = work else { return Ok(()) };
         let words = u64::from(HEADER_WORDS) + list.len() as u64;
         let bytes = element_bytes("the list of blocks", words, self.profile())?;
-        let lease = self.send(encoder, bytes, |words| {
+        let arena = self.send(encoder, bytes, |words| {
             words.clear();
             words.extend_from_slice(bytemuck::cast_slice(&[header]));
             words.extend_from_slice(list);
         })?;
-        if let Some(arena) = lease.arena() {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                label: Some("paged.blocks"),
-                timestamp_writes: None,
-            });
-            work.record(&mut pass, arena);
-        }
+        let descriptor = wgpu::ComputePassDescriptor { label: Some("paged.blocks"), timestamp_writes: None };
+        work.record(&mut encoder.begin_compute_pass(&descriptor), &arena);
         Ok(())
     }
 

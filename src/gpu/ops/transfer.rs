@@ -179,13 +179,6 @@ impl KvCache {
     }
 }
 
-impl Transfer {
-    /// The layout it was made for.
-    pub fn layout(&self) -> ExternalLayout {
-        self.layout
-    }
-}
-
 /// What a dispatch that copies only K, or only V, must know of the cache: both widths are that one's.
 fn sides(layout: &KvLayout) -> [KvShape; 2] {
     let kv = KvShape::of(layout);
