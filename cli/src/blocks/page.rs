@@ -104,12 +104,13 @@ fn series(study: &BlockSizeStudy, name: &str, y: fn(&BlockSizeRow) -> Option<f64
 fn table(study: &BlockSizeStudy, max_seq_len: u32, number_of_study: usize) -> Table {
     let but = |number: u64, what: &str| if number == 0 { String::new() } else { format!(", {} {what}", count(number)) };
     let caption = format!(
-        "{}: {} requests{}{}{}; sequences of {} tokens on average, {} of what a contiguous cache reserves",
+        "{}: {} request{}{}{}{}; sequences of {} tokens on average, {} of what a contiguous cache reserves",
         study.name,
         count(study.requests),
+        if study.requests == 1 { "" } else { "s" },
         but(study.cut, "cut at the longest sequence"),
         but(study.refused, "refused or without an answer"),
-        but(study.skipped, "bad rows left out"),
+        but(study.skipped, if study.skipped == 1 { "bad row left out" } else { "bad rows left out" }),
         number(study.mean_tokens),
         percent(study.contiguous_utilisation),
     );
