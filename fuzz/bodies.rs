@@ -16,6 +16,7 @@
 #![allow(dead_code, reason = "every fuzz target uses one of them")]
 
 use sha2::{Digest, Sha256};
+use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::host::snapshot::Snapshot;
@@ -50,9 +51,11 @@ impl Bytes<'_> {
         match what {
             0 => record.len = number,
             1 => record.blocks.truncate(column),
-            2 => record.blocks.push(Some(number)),
+            2 => record.blocks.push(BlockId::new(number)),
             3 => record.blocks.iter_mut().take(column).for_each(|block| *block = None),
-            4 => record.blocks.iter_mut().skip(column).flatten().for_each(|block| *block += number % 3),
+            4 => record.blocks.iter_mut().skip(column).for_each(|block| {
+                *block = block.and_then(|block| BlockId::new(block.get().saturating_add(number % 3)));
+            }),
             5 => record.tokens = None,
             6 => record.tokens = Some(vec![number % 3; record.len as usize]),
             _ => record.domain = Some(Domain::default().with_salt(&[number as u8 % 2])),

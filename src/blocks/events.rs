@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::blocks::PrefixKey;
+use crate::blocks::{BlockId, PrefixKey};
 
 /// A change of the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -11,7 +11,7 @@ pub enum BlockEvent {
     /// A full block can now be found.
     Stored {
         /// The block.
-        block: u32,
+        block: BlockId,
         /// Its key.
         key: PrefixKey,
         /// The key of the block before it; `None` for the first of a text.
@@ -20,7 +20,7 @@ pub enum BlockEvent {
     /// A block was reused or truncated away; it was the only one with this key, or a duplicate.
     Removed {
         /// The block.
-        block: u32,
+        block: BlockId,
         /// The key it had.
         key: PrefixKey,
     },

@@ -272,7 +272,7 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::StaleSequence`].
-    pub fn block_table(&self, seq: SeqId) -> Result<&[u32], ManagerError> {
+    pub fn block_table(&self, seq: SeqId) -> Result<&[BlockId], ManagerError> {
         let used = self.live(seq)?.num_blocks as usize;
         Ok(&self.tables.row(seq.index())[..used])
     }

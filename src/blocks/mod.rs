@@ -15,10 +15,10 @@ mod prefix;
 mod table;
 
 pub use events::BlockEvent;
-pub use ids::{BlockId, SeqId};
+pub use ids::{BlockId, RELEASED, SeqId};
 pub use manager::{
     CacheManager, CacheStats, Imported, ManagerOptions, PreemptMethod, Rank, SequenceRecord, StepGuard, Victim,
 };
 pub use pool::BlockPool;
 pub use prefix::{Domain, KeyHash, PrefixKey, sha256};
-pub use table::{BlockTables, RELEASED};
+pub use table::BlockTables;

@@ -111,12 +111,12 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free than `out` has places.
-    pub fn allocate_into(&mut self, out: &mut [u32]) -> Result<(), PoolError> {
+    pub fn allocate_into(&mut self, out: &mut [BlockId]) -> Result<(), PoolError> {
         if out.len() as u64 > u64::from(self.num_free) {
             return Err(self.out_of_blocks(out.len() as u64));
         }
         for place in out {
-            *place = self.pop_front().get();
+            *place = self.pop_front();
         }
         Ok(())
     }
@@ -140,11 +140,11 @@ impl BlockPool {
         }
         let free = self.num_free;
         for block in blocks {
-            let node = self.nodes[block.get() as usize];
+            let node = self.nodes[block.index()];
             if node.refs == 0 {
                 self.unlink(block.get(), node);
             } else {
-                self.nodes[block.get() as usize].refs += 1;
+                self.nodes[block.index()].refs += 1;
                 self.num_shared += u32::from(node.refs == 1);
             }
         }
@@ -158,7 +158,7 @@ impl BlockPool {
     pub fn retain(&mut self, block: BlockId) -> Result<(), PoolError> {
         let refs = self.refs_in_use(block)?;
         let more = refs.checked_add(1).ok_or(PoolError::TooManyOwners { block, limit: u32::MAX })?;
-        self.nodes[block.get() as usize].refs = more;
+        self.nodes[block.index()].refs = more;
         self.num_shared += u32::from(refs == 1);
         Ok(())
     }
@@ -171,7 +171,7 @@ impl BlockPool {
     pub fn free(&mut self, block: BlockId) -> Result<bool, PoolError> {
         let refs = self.refs_in_use(block)?;
         if refs > 1 {
-            self.nodes[block.get() as usize].refs = refs - 1;
+            self.nodes[block.index()].refs = refs - 1;
             self.num_shared -= u32::from(refs == 2);
             return Ok(false);
         }
@@ -197,10 +197,10 @@ impl BlockPool {
     }
 
     /// Adds an owner to each of the blocks, which are in use and have fewer owners than can be counted.
-    pub(crate) fn retain_all(&mut self, blocks: &[u32]) {
+    pub(crate) fn retain_all(&mut self, blocks: &[BlockId]) {
         let mut newly_shared = 0;
         for &block in blocks {
-            let refs = &mut self.nodes[block as usize].refs;
+            let refs = &mut self.nodes[block.index()].refs;
             debug_assert!(*refs > 0);
             newly_shared += u32::from(*refs == 1);
             *refs += 1;
@@ -209,28 +209,28 @@ impl BlockPool {
     }
 
     /// Owners of a block in use that stay when the open step is committed.
-    pub(crate) fn staying(&self, block: u32) -> u32 {
-        let node = self.nodes[block as usize];
+    pub(crate) fn staying(&self, block: BlockId) -> u32 {
+        let node = self.nodes[block.index()];
         debug_assert!(node.refs > 0);
         node.refs - node.prev
     }
 
     /// Owners that leave a block in use when the open step is committed.
-    pub(crate) fn leaving(&self, block: u32) -> u32 {
-        let node = self.nodes[block as usize];
+    pub(crate) fn leaving(&self, block: BlockId) -> u32 {
+        let node = self.nodes[block.index()];
         if node.refs > 0 { node.prev } else { 0 }
     }
 
     /// Notes that an owner of a block in use will leave it.
-    pub(crate) fn leave(&mut self, block: u32) {
+    pub(crate) fn leave(&mut self, block: BlockId) {
         debug_assert!(self.staying(block) > 0);
-        self.nodes[block as usize].prev += 1;
+        self.nodes[block.index()].prev += 1;
     }
 
     /// Takes back [`leave`](Self::leave).
-    pub(crate) fn stay(&mut self, block: u32) {
+    pub(crate) fn stay(&mut self, block: BlockId) {
         debug_assert!(self.leaving(block) > 0);
-        self.nodes[block as usize].prev -= 1;
+        self.nodes[block.index()].prev -= 1;
     }
 
     /// The free blocks in the order in which they would go out.
@@ -239,7 +239,7 @@ impl BlockPool {
         let mut at = ring;
         std::iter::from_fn(move || {
             at = self.nodes[at as usize].next;
-            if at == ring { None } else { BlockId::new(at) }
+            (at != ring).then(|| BlockId::of_pool(at))
         })
     }
 
@@ -252,7 +252,7 @@ impl BlockPool {
         if block.get() >= num_blocks {
             return Err(PoolError::OutOfRange { block, num_blocks });
         }
-        Ok(self.nodes[block.get() as usize])
+        Ok(self.nodes[block.index()])
     }
 
     fn refs_in_use(&self, block: BlockId) -> Result<u32, PoolError> {
@@ -278,7 +278,7 @@ impl BlockPool {
         let taken = &mut self.nodes[head as usize];
         (taken.refs, taken.prev) = (1, 0);
         self.num_free -= 1;
-        BlockId::new(head).expect("the free list holds block ids only")
+        BlockId::of_pool(head)
     }
 
     /// Takes a free block out of the list and gives it one owner.

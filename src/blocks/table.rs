@@ -1,18 +1,14 @@
 //! The block tables of all sequences, as the device sees them.
 
-/// The entry of a block that a sequence has given back because it left every window.
-///
-/// Only the host's table shows it; on the device the entry keeps a number of some block, and kernels that apply one of the
-/// windows do not look at what it holds.
-pub const RELEASED: u32 = u32::MAX;
+use crate::blocks::BlockId;
 
 /// `[max_sequences, max_blocks_per_seq]` block numbers, row-major: the host's copy of the device's table.
 ///
 /// Only the leading entries of a row belong to its sequence; whoever reads a row knows how many. What lies behind
-/// them may be left over from earlier owners. Leading entries are [`RELEASED`] where a window has moved on.
+/// them may be left over from earlier owners. Leading entries are [`RELEASED`](crate::blocks::RELEASED) where a window has moved on.
 #[derive(Clone, Debug)]
 pub struct BlockTables {
-    words: Vec<u32>,
+    words: Vec<BlockId>,
     columns: u32,
 }
 
@@ -22,7 +18,7 @@ impl BlockTables {
         let entries = usize::try_from(u64::from(rows) * u64::from(columns)).ok()?;
         let mut words = Vec::new();
         words.try_reserve_exact(entries).ok()?;
-        words.resize(entries, 0);
+        words.resize(entries, BlockId::default());
         Some(Self { words, columns })
     }
 
@@ -37,7 +33,7 @@ impl BlockTables {
     }
 
     /// The whole table, in the layout of the device's buffer.
-    pub fn words(&self) -> &[u32] {
+    pub fn words(&self) -> &[BlockId] {
         &self.words
     }
 
@@ -48,7 +44,7 @@ impl BlockTables {
     }
 
     /// The entries of a row, unused ones included.
-    pub(crate) fn row(&self, row: u32) -> &[u32] {
+    pub(crate) fn row(&self, row: u32) -> &[BlockId] {
         let base = self.base(row) as usize;
         &self.words[base..base + self.columns as usize]
     }
@@ -59,7 +55,7 @@ impl BlockTables {
         self.words.copy_within(from..from + columns, to);
     }
 
-    pub(crate) fn row_mut(&mut self, row: u32) -> &mut [u32] {
+    pub(crate) fn row_mut(&mut self, row: u32) -> &mut [BlockId] {
         let base = self.base(row) as usize;
         &mut self.words[base..base + self.columns as usize]
     }

@@ -174,7 +174,7 @@ pub enum ManagerError {
         /// The record that named the block first.
         other: usize,
         /// The block, as numbered in the records.
-        block: u32,
+        block: BlockId,
     },
     /// There is no reservation to commit or roll back.
     #[error("no step is open; reserve one first")]
@@ -288,7 +288,7 @@ pub enum InvariantError {
     #[error("free list at block {block}: {what}")]
     FreeList {
         /// Where.
-        block: u32,
+        block: BlockId,
         /// How.
         what: &'static str,
     },
@@ -306,7 +306,7 @@ pub enum InvariantError {
     #[error("block {block} has {stored} owners, but is named {counted} times")]
     Owners {
         /// The block.
-        block: u32,
+        block: BlockId,
         /// Its reference count.
         stored: u32,
         /// Tables and copies of the open step that name it.
@@ -328,7 +328,7 @@ pub enum InvariantError {
     #[error("prefix index at block {block}: {what}")]
     Prefix {
         /// Where.
-        block: u32,
+        block: BlockId,
         /// How.
         what: &'static str,
     },

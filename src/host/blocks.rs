@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::SequenceRecord;
+use crate::blocks::{BlockId, SequenceRecord};
 use crate::formats::KvDtype;
 use crate::layout::{KvLayout, UNIT_BYTES};
 
@@ -112,13 +112,13 @@ impl BlockShape {
 pub struct HostBlocks {
     shape: BlockShape,
     /// In ascending order, none twice.
-    ids: Vec<u32>,
+    ids: Vec<BlockId>,
     bytes: Vec<u8>,
 }
 
 impl HostBlocks {
     /// Blocks of zeros, or the bytes that there was no memory for. The ids ascend.
-    pub(crate) fn zeros(shape: BlockShape, ids: Vec<u32>) -> Result<Self, u64> {
+    pub(crate) fn zeros(shape: BlockShape, ids: Vec<BlockId>) -> Result<Self, u64> {
         let size = shape.block_bytes().saturating_mul(ids.len() as u64);
         let mut bytes = Vec::new();
         let len = usize::try_from(size).map_err(|_| size)?;
@@ -133,7 +133,7 @@ impl HostBlocks {
     }
 
     /// The numbers of the blocks, in ascending order.
-    pub fn ids(&self) -> &[u32] {
+    pub fn ids(&self) -> &[BlockId] {
         &self.ids
     }
 
@@ -143,13 +143,13 @@ impl HostBlocks {
     }
 
     /// What block `id` held; `None` if it is not here.
-    pub fn block(&self, id: u32) -> Option<&[u8]> {
+    pub fn block(&self, id: BlockId) -> Option<&[u8]> {
         let place = self.place(id)?;
         Some(&self.bytes[self.range(place)])
     }
 
     /// The place of a block among the others.
-    pub(crate) fn place(&self, id: u32) -> Option<usize> {
+    pub(crate) fn place(&self, id: BlockId) -> Option<usize> {
         self.ids.binary_search(&id).ok()
     }
 
@@ -167,8 +167,8 @@ impl HostBlocks {
 }
 
 /// The blocks that the records name, in ascending order, each once.
-pub fn distinct_blocks<'a>(records: impl IntoIterator<Item = &'a SequenceRecord>) -> Vec<u32> {
-    let mut blocks: Vec<u32> = records.into_iter().flat_map(|record| &record.blocks).copied().flatten().collect();
+pub fn distinct_blocks<'a>(records: impl IntoIterator<Item = &'a SequenceRecord>) -> Vec<BlockId> {
+    let mut blocks: Vec<BlockId> = records.into_iter().flat_map(|record| &record.blocks).copied().flatten().collect();
     blocks.sort_unstable();
     blocks.dedup();
     blocks

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::reach::Reach;
 use self::tiling::{Span, Tiling};
+use crate::blocks::BlockId;
 use crate::error::PlanError;
 use crate::layout::KvLayout;
 
@@ -111,7 +112,7 @@ pub struct StepPlan {
     slots: Vec<u32>,
     updates: Vec<TableUpdate>,
     copies: Vec<BlockCopy>,
-    clears: Vec<u32>,
+    clears: Vec<BlockId>,
     /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
     tables: Vec<u32>,
     source: TableSource,
@@ -265,7 +266,7 @@ impl StepPlan {
     /// anything else; empty unless the manager [scrubs](crate::blocks::ManagerOptions::scrub).
     ///
     /// A block that is the target of a copy is not among them: it is overwritten whole.
-    pub fn clears(&self) -> &[u32] {
+    pub fn clears(&self) -> &[BlockId] {
         &self.clears
     }
 
@@ -331,7 +332,7 @@ impl StepPlan {
         out.extend_from_slice(&self.slots);
         out.extend_from_slice(bytemuck::cast_slice(&self.updates));
         out.extend_from_slice(bytemuck::cast_slice(&self.copies));
-        out.extend_from_slice(&self.clears);
+        out.extend_from_slice(bytemuck::cast_slice(&self.clears));
         out.extend_from_slice(&self.tables);
         for tiles in &self.tiling.tiles {
             out.extend_from_slice(bytemuck::cast_slice(tiles));
@@ -427,7 +428,7 @@ impl StepPlan {
         self.copies.push(copy);
     }
 
-    pub(crate) fn push_clear(&mut self, block: u32) {
+    pub(crate) fn push_clear(&mut self, block: BlockId) {
         self.clears.push(block);
     }
 

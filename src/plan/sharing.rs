@@ -67,7 +67,7 @@ impl Sharing {
             }
             let own = blocks(span);
             // Blocks that left a window are gone from the front on, so one that begins with a block has all of them.
-            if own[0] == RELEASED {
+            if own[0] == RELEASED.get() {
                 continue;
             }
             // No text begins with one block twice: that is how engines fill columns whose keys no window shows any more.

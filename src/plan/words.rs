@@ -2,6 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::blocks::BlockId;
+
 /// Classes of query tiles: class `c` has room for `2^c` tokens.
 pub const TILE_CLASSES: usize = 5;
 /// The tokens of the widest query tile.
@@ -106,7 +108,7 @@ pub struct TableUpdate {
     /// Element of the flat `[max_sequences, max_blocks_per_seq]` table.
     pub index: u32,
     /// The block that goes there.
-    pub block: u32,
+    pub block: BlockId,
 }
 
 /// A block that is copied whole, K and V of all layers, before the step's first append: its writer shares it with others
@@ -117,7 +119,7 @@ pub struct TableUpdate {
 #[repr(C)]
 pub struct BlockCopy {
     /// The shared block, which is only read.
-    pub source: u32,
+    pub source: BlockId,
     /// The new block of the writer.
-    pub target: u32,
+    pub target: BlockId,
 }

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{Gpu, SENTINEL};
-use crate::blocks::{CacheManager, ManagerOptions, SeqId};
+use crate::blocks::{BlockId, CacheManager, ManagerOptions, SeqId};
 use crate::config::CacheConfig;
 use crate::formats::round_rows;
 use crate::gpu::{
@@ -118,12 +118,12 @@ impl TestEngine {
     }
 
     fn poison(&self) {
-        let all: Vec<u32> = (0..self.cache.layout().num_blocks()).collect();
+        let all: Vec<_> = (0..self.cache.layout().num_blocks()).filter_map(BlockId::new).collect();
         self.clear(&all, ClearValue::Poison);
     }
 
     /// Overwrites blocks.
-    pub fn clear(&self, blocks: &[u32], value: ClearValue) {
+    pub fn clear(&self, blocks: &[BlockId], value: ClearValue) {
         let mut encoder = self.encoder();
         self.cache.clear_blocks(&mut encoder, blocks, value).unwrap();
         self.gpu.submit(encoder);

@@ -1,7 +1,9 @@
 //! Whole blocks on the device: copied before the first append, overwritten when nobody may see what they held.
 
+use crate::common::block_id;
 use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::{fill_pools, gpu, pool_words};
+use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::gpu::{ClearValue, DeviceProfile, KvCache};
@@ -38,7 +40,7 @@ fn edit(cache: &KvCache, words: &mut [u32], change: impl Fn(&mut [u32], usize)) 
 }
 
 fn copies(pairs: &[(u32, u32)]) -> Vec<BlockCopy> {
-    pairs.iter().map(|&(source, target)| BlockCopy { source, target }).collect()
+    pairs.iter().map(|&(source, target)| BlockCopy { source: block_id(source), target: block_id(target) }).collect()
 }
 
 fn model_copies(cache: &KvCache, words: &[u32], pairs: &[(u32, u32)]) -> Vec<u32> {
@@ -52,10 +54,10 @@ fn model_copies(cache: &KvCache, words: &[u32], pairs: &[(u32, u32)]) -> Vec<u32
     words
 }
 
-fn model_fill(cache: &KvCache, words: &[u32], blocks: &[u32], word: u32) -> Vec<u32> {
+fn model_fill(cache: &KvCache, words: &[u32], blocks: &[BlockId], word: u32) -> Vec<u32> {
     let mut words = words.to_vec();
     edit(cache, &mut words, |pool, block| {
-        blocks.iter().for_each(|&at| pool[at as usize * block..(at as usize + 1) * block].fill(word));
+        blocks.iter().map(|at| at.get() as usize).for_each(|at| pool[at * block..(at + 1) * block].fill(word));
     });
     words
 }
@@ -86,13 +88,13 @@ fn copies_and_fills_change_these_blocks_in_every_layer_and_segment_and_no_others
             assert!(copied != model_copies(&cache, &before, &[(1, 5), (1, 8), (7, 2)]), "a wrong model passed");
 
             for (fill, word) in [(ClearValue::Poison, u32::MAX), (ClearValue::Zeros, 0)] {
-                let blocks = [8, 2, 2];
+                let blocks = [8, 2, 2].map(block_id);
                 let mut encoder = gpu.device.create_command_encoder(&Default::default());
                 cache.clear_blocks(&mut encoder, &blocks, fill).unwrap();
                 gpu.submit(encoder);
                 let filled = pool_words(&gpu, &cache);
                 assert!(filled == model_fill(&cache, &copied, &blocks, word), "{format}: a wrong fill");
-                assert!(filled != model_fill(&cache, &copied, &[8], word), "a wrong model passed");
+                assert!(filled != model_fill(&cache, &copied, &[block_id(8)], word), "a wrong model passed");
             }
         }
     }
@@ -119,11 +121,11 @@ fn a_fork_that_is_written_gets_a_copy_and_both_go_on_as_if_they_had_been_alone()
         assert!(pollster::block_on(scope.pop()).is_none());
 
         // Q07: the tokens that both have are the same bits.
-        let row_of = |engine: &TestEngine, block: u32| -> Vec<u32> {
+        let row_of = |engine: &TestEngine, block: BlockId| -> Vec<u32> {
             let head_shard = &engine.cache.head_shards(1).unwrap()[2];
             let pool: Vec<u32> = gpu.read(&head_shard.k).unwrap();
             let block_words = pool.len() / 64;
-            pool[block as usize * block_words..][..4 * block_words / 16].to_vec()
+            pool[block.get() as usize * block_words..][..4 * block_words / 16].to_vec()
         };
         assert_eq!(row_of(&engine, copy.source), row_of(&engine, copy.target), "{format}");
 
@@ -210,7 +212,7 @@ fn lists_that_make_no_sense_are_refused_and_nothing_is_recorded() {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let mut refused = |pairs: &[(u32, u32)]| cache.copy_blocks(&mut encoder, &copies(pairs)).unwrap_err();
     // R01
-    for block in [8, 1000, 1 << 26, 1 << 31, u32::MAX] {
+    for block in [8, 1000, 1 << 26, (1 << 31) - 1] {
         for pairs in [[(0, 1), (block, 2)], [(0, 1), (2, block)]] {
             let error = refused(&pairs);
             let named =
@@ -223,7 +225,8 @@ fn lists_that_make_no_sense_are_refused_and_nothing_is_recorded() {
         let error = refused(&pairs);
         assert!(error.to_string().contains("which another entry reads or writes"), "{pairs:?}: {error}");
     }
-    let error = cache.clear_blocks(&mut encoder, &[1, 2, 8], ClearValue::Zeros).unwrap_err();
+    let error =
+        cache.clear_blocks(&mut encoder, &[block_id(1), block_id(2), block_id(8)], ClearValue::Zeros).unwrap_err();
     assert!(error.to_string().starts_with("blocks[2] is block 8"), "{error}");
     cache.copy_blocks(&mut encoder, &[]).unwrap();
     cache.clear_blocks(&mut encoder, &[], ClearValue::Poison).unwrap();
@@ -237,7 +240,7 @@ fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written
     let config = config(KvDtype::F16, 64);
     let options = ManagerOptions::default().with_scrub(true);
     let mut engine = small_engine(&gpu, &cut_by_heads(&gpu, &config), &config, &options);
-    let holds = |engine: &TestEngine, blocks: &[u32], word: u32| {
+    let holds = |engine: &TestEngine, blocks: &[BlockId], word: u32| {
         let all = pool_words(&gpu, &engine.cache);
         all == model_fill(&engine.cache, &all, blocks, word)
     };
@@ -265,7 +268,7 @@ fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written
     let [block] = engine.manager.block_table(b).unwrap() else { panic!("one block") };
     assert_eq!(engine.plan.clears(), [*block]);
     let pool: Vec<u32> = gpu.read(&engine.cache.head_shards(1).unwrap()[1].k).unwrap();
-    let pool_block = &pool[*block as usize * pool.len() / 64..][..pool.len() / 64];
+    let pool_block = &pool[block.get() as usize * pool.len() / 64..][..pool.len() / 64];
     let row = pool_block.len() / 16;
     assert!(pool_block[..row].iter().all(|&word| word != u32::MAX), "the clear came after the append");
     assert!(pool_block[row..].iter().all(|&word| word == u32::MAX), "old data is left");

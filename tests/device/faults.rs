@@ -1,6 +1,6 @@
 //! Faults that were found in use, each by the id that `CASES.md` gives it.
 
-use crate::common::{bits, gpu, profiles, with_splits};
+use crate::common::{bits, block_id, gpu, profiles, with_splits};
 use wgpu_paged_attention::blocks::CacheManager;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::gpu::{
@@ -79,7 +79,7 @@ fn x05_a_lost_device_is_named_by_every_call() {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let (step, nothing) =
         (cache.begin_step(&mut encoder, &plan).unwrap(), cache.begin_step(&mut encoder, &cache.new_plan()).unwrap());
-    let out = cache.swap_out(&mut encoder, &[0]).unwrap();
+    let out = cache.swap_out(&mut encoder, &[block_id(0)]).unwrap();
     gpu.submit(encoder);
     let host = out.read().unwrap();
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|label| gpu.storage(label, &[0.0_f32; 1024]));
@@ -100,9 +100,9 @@ fn x05_a_lost_device_is_named_by_every_call() {
         ("Attention::warm_up", attention.warm_up(&cache, 1)),
         ("StateMerger::new", StateMerger::new(&gpu.device, IoFormat::F32).map(drop)),
         ("begin_step", cache.begin_step(&mut encoder, &open).map(drop)),
-        ("copy_blocks", cache.copy_blocks(&mut encoder, &[BlockCopy { source: 0, target: 1 }])),
+        ("copy_blocks", cache.copy_blocks(&mut encoder, &[BlockCopy { source: block_id(0), target: block_id(1) }])),
         ("copy_blocks of none", cache.copy_blocks(&mut encoder, &[])),
-        ("clear_blocks", cache.clear_blocks(&mut encoder, &[1], ClearValue::Zeros)),
+        ("clear_blocks", cache.clear_blocks(&mut encoder, &[block_id(1)], ClearValue::Zeros)),
         ("swap_out", cache.swap_out(&mut encoder, &[]).map(drop)),
         ("swap_in", cache.swap_in(&mut encoder, &host, &[])),
         (
@@ -120,7 +120,7 @@ fn x05_a_lost_device_is_named_by_every_call() {
         doors.extend([(of, append), (of, cache.attend(&mut pass, &attention, step, 0, io))]);
     }
     let pool = ExternalPool { num_blocks: 1, k: a.slice(..), v: b.slice(..) };
-    for pairs in [&[BlockPair { external: 0, own: 1 }][..], &[]] {
+    for pairs in [&[BlockPair { external: 0, own: block_id(1) }][..], &[]] {
         doors.push(("import_pool", cache.import_pool(&mut pass, &transfer, 0, pool, pairs)));
         doors.push(("export_pool", cache.export_pool(&mut pass, &transfer, 0, pool, pairs)));
     }

@@ -1,6 +1,7 @@
 //! Snapshots through the device: saved from one cache, loaded into another with other blocks and other head shards.
 
 use crate::common;
+use crate::common::block_id;
 
 use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::gpu;
@@ -96,7 +97,7 @@ fn a_byte_of_content_that_is_wrong_would_show() {
     let (records, blocks) = snapshot.fit(engine.cache.layout()).unwrap();
     // The two blocks the wrong way round.
     let imported = engine.manager.import_sequences(&records).unwrap();
-    let pairs: Vec<_> = imported.blocks.iter().map(|&(old, new)| (1 - old, new)).collect();
+    let pairs: Vec<_> = imported.blocks.iter().map(|&(old, new)| (block_id(1 - old.get()), new)).collect();
     let mut encoder = engine.encoder();
     engine.cache.swap_in(&mut encoder, &blocks, &pairs).unwrap();
     gpu.submit(encoder);

@@ -158,7 +158,7 @@ fn a_new_owner_of_a_table_row_does_not_touch_the_blocks_of_the_one_before() {
     let mut engine = TestEngine::plain(&gpu, &config, 4);
     let a = engine.seq();
     engine.step(&[(a, &words(24))]);
-    let old: Vec<u32> = engine.manager.block_table(a).unwrap().to_vec();
+    let old = engine.manager.block_table(a).unwrap().to_vec();
     engine.manager.release(a).unwrap();
     let (b, c) = (engine.seq(), engine.seq());
     assert_eq!(b.index(), a.index());
@@ -177,7 +177,7 @@ fn a_new_owner_of_a_table_row_does_not_touch_the_blocks_of_the_one_before() {
         let pool = pool_words(&gpu, &engine.cache);
         let block = pool.len() / 4 / 20;
         let table = engine.manager.block_table(seq).unwrap();
-        let places = (0..4).flat_map(|part| table.iter().map(move |&id| (part, id as usize)));
+        let places = (0..4).flat_map(|part| table.iter().map(move |&id| (part, id.get() as usize)));
         places.enumerate().map(|(at, (part, id))| (at, pool[(part * 20 + id) * block..][..block].to_vec())).collect()
     };
     assert!(held(&engine, c) == held(&fresh, d), "the neighbour's cache changed");

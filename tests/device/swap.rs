@@ -1,21 +1,23 @@
 //! Blocks out to host memory and back: bit for bit, in whatever head shards, and shared as they were.
 
+use crate::common::block_id;
 use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};
 use crate::common::{gpu, pool_words};
+use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::blocks::{ManagerOptions, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ClearValue, DeviceError, GpuError, KvCache, SwapInError, SwapOut};
 use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
 use wgpu_paged_attention::testkit::Gpu;
 
-fn swap_out(gpu: &Gpu, cache: &KvCache, blocks: &[u32]) -> HostBlocks {
+fn swap_out(gpu: &Gpu, cache: &KvCache, blocks: &[BlockId]) -> HostBlocks {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let out = cache.swap_out(&mut encoder, blocks).unwrap();
     gpu.submit(encoder);
     out.read().unwrap()
 }
 
-fn swap_in(gpu: &Gpu, cache: &KvCache, host: &HostBlocks, pairs: &[(u32, u32)]) {
+fn swap_in(gpu: &Gpu, cache: &KvCache, host: &HostBlocks, pairs: &[(BlockId, BlockId)]) {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     cache.swap_in(&mut encoder, host, pairs).unwrap();
     gpu.submit(encoder);
@@ -107,7 +109,7 @@ fn the_host_sees_rows_where_the_written_layout_puts_them_whatever_the_segments()
         {
             let pool: Vec<u8> = gpu.read(pool).unwrap();
             for token in [0_u32, 15] {
-                let slot = blocks[1] * 16 + token;
+                let slot = blocks[1].get() * 16 + token;
                 let row = layout.row_index(head_shard.num_heads, slot, 1 - head_shard.first_head) * row_bytes;
                 let host_row = shape.head_offset(1, side, 1) + u64::from(token) * row_bytes;
                 let block = host.block(blocks[1]).unwrap();
@@ -128,15 +130,16 @@ fn blocks_move_between_caches_with_other_segments() {
     let mut one = small_engine(&gpu, &narrow(&gpu), &config, &ManagerOptions::default());
     let other = KvCache::with_profile(&gpu.device, &layout, cut_by_heads(&gpu, &config)).unwrap();
     one.seq_of(&words(100));
-    let all: Vec<u32> = (0..24).collect();
+    let all: Vec<_> = (0..24).map(block_id).collect();
     let host = swap_out(&gpu, &one.cache, &all);
-    let pairs: Vec<_> = all.iter().map(|&block| (block, (block * 7 + 3) % 24)).collect();
+    let pairs: Vec<_> = all.iter().map(|&block| (block, block_id((block.get() * 7 + 3) % 24))).collect();
     swap_in(&gpu, &other, &host, &pairs);
     let moved = swap_out(&gpu, &other, &all);
     for &(old, new) in &pairs {
         assert!(host.block(old) == moved.block(new), "{old} is not {new}");
     }
-    let wrong = pairs.iter().filter(|&&(old, new)| host.block(old) != moved.block((new + 1) % 24)).count();
+    let wrong =
+        pairs.iter().filter(|&&(old, new)| host.block(old) != moved.block(block_id((new.get() + 1) % 24))).count();
     assert!(wrong >= 6, "a wrong place would not be noticed");
 }
 
@@ -145,15 +148,15 @@ fn a_swap_says_when_it_is_there() {
     let Some(gpu) = gpu() else { return };
     let cache = KvCache::new(&gpu.device, &config(KvDtype::F16, 8).layout().unwrap()).unwrap();
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let out: SwapOut = cache.swap_out(&mut encoder, &[3, 1]).unwrap();
+    let out: SwapOut = cache.swap_out(&mut encoder, &[block_id(3), block_id(1)]).unwrap();
     assert!(!out.is_ready());
     assert!(matches!(out.read(), Err(DeviceError::Pending)));
     gpu.submit(encoder);
     assert!(out.is_ready());
-    assert_eq!((out.ids(), out.read().unwrap().ids()), (&[1, 3][..], &[1, 3][..]));
+    assert_eq!((out.ids(), out.read().unwrap().ids()), (&[1, 3].map(block_id)[..], &[1, 3].map(block_id)[..]));
 
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let dropped = cache.swap_out(&mut encoder, &[0]).unwrap();
+    let dropped = cache.swap_out(&mut encoder, &[block_id(0)]).unwrap();
     drop(encoder);
     assert!(dropped.is_ready());
     assert!(matches!(dropped.read(), Err(DeviceError::NotSubmitted)));
@@ -175,14 +178,17 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     let (free, held) = (engine.manager.num_free_blocks(), host.ids()[0]);
     let cache = &engine.cache;
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
-    let error = cache.swap_out(&mut encoder, &[1, 8]).unwrap_err();
+    let error = cache.swap_out(&mut encoder, &[1, 8].map(block_id)).unwrap_err();
     assert!(error.to_string().contains("[1] is block 8, but there are 8"), "{error}");
-    let mut refused = |pairs: &[(u32, u32)]| cache.swap_in(&mut encoder, &host, pairs).unwrap_err();
-    let error = refused(&[(held, 8)]);
+    let mut refused = |pairs: &[(u32, u32)]| {
+        let pairs: Vec<_> = pairs.iter().map(|&(old, new)| (block_id(old), block_id(new))).collect();
+        cache.swap_in(&mut encoder, &host, &pairs).unwrap_err()
+    };
+    let error = refused(&[(held.get(), 8)]);
     assert!(error.to_string().contains("[0] is block 8, but there are 8"), "{error}");
-    let error = refused(&[(held, 4), (77, 5)]);
+    let error = refused(&[(held.get(), 4), (77, 5)]);
     assert!(error.to_string().contains("[1] asks for what block 77 held"), "{error}");
-    let error = refused(&[(held, 4), (host.ids()[1], 4)]);
+    let error = refused(&[(held.get(), 4), (host.ids()[1].get(), 4)]);
     assert!(error.to_string().contains("[1] writes block 4"), "{error}");
     for (field, config) in [
         ("kv_dtype", config.clone().with_kv_dtype(KvDtype::Bf16)),
@@ -190,13 +196,18 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
         ("block_size", config.clone().with_block_size(8)),
     ] {
         let other = KvCache::new(&gpu.device, &config.layout().unwrap()).unwrap();
-        let error = other.swap_in(&mut encoder, &host, &[(held, 0)]).unwrap_err();
+        let error = other.swap_in(&mut encoder, &host, &[(held, block_id(0))]).unwrap_err();
         assert!(error.to_string().contains(&format!("blocks of {field} ")), "{error}");
     }
 
     // With a manager: too few blocks, a block that was not swapped out, a manager of another cache.
-    let again =
-        vec![records[0].clone(), SequenceRecord { blocks: vec![Some(50), Some(51), Some(52)], ..records[0].clone() }];
+    let again = vec![
+        records[0].clone(),
+        SequenceRecord {
+            blocks: vec![Some(block_id(50)), Some(block_id(51)), Some(block_id(52))],
+            ..records[0].clone()
+        },
+    ];
     let error = cache.swap_in_sequences(&mut encoder, &mut engine.manager, &again, &host).unwrap_err();
     assert!(matches!(error, SwapInError::Manager(_)), "{error}");
     let error = cache.swap_in_sequences(&mut encoder, &mut engine.manager, &again[1..], &host).unwrap_err();

@@ -1,6 +1,7 @@
 //! Blocks from and to the pools of other engines: every storage format, element and order against the converters of the
 //! host, bit by bit.
 
+use crate::common::block_id;
 use crate::common::{append, fill_pools, gpu, pool_model, pool_words};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
@@ -106,7 +107,7 @@ fn random(layout: ExternalLayout, ours: &KvLayout, num_blocks: usize, seed: u64)
 }
 
 fn pairs(pairs: &[(u32, u32)]) -> Vec<BlockPair> {
-    pairs.iter().map(|&(external, own)| BlockPair { external, own }).collect()
+    pairs.iter().map(|&(external, own)| BlockPair { external, own: block_id(own) }).collect()
 }
 
 /// Records one transfer and submits it.

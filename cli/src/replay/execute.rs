@@ -16,6 +16,7 @@ use super::scheduler::{ObservedStep, ObserverError, StepObserver};
 use crate::bench::models::ModelShape;
 use crate::report::Adapter;
 use crate::seed::{CaseRng, rng_for};
+use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::formats::round_rows;
@@ -95,7 +96,7 @@ impl Executor {
         let layout = cache.layout()?;
         let cache = KvCache::new(&gpu.device, &layout)?;
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
-        let blocks: Vec<u32> = (0..layout.num_blocks()).collect();
+        let blocks: Vec<_> = (0..layout.num_blocks()).filter_map(BlockId::new).collect();
         cache.clear_blocks(&mut encoder, &blocks, ClearValue::Poison)?;
         gpu.submit(encoder);
         let spec = AttentionSpec::new(options.shape.num_q_heads);
@@ -247,7 +248,7 @@ impl Executor {
         // Two changes of one entry would race.
         let changed = step.plan.updates().iter().any(|update| update.index == index);
         let mut plan = step.plan.clone();
-        let block = (right + 1) % step.manager.num_blocks();
+        let block = BlockId::new((right.get() + 1) % step.manager.num_blocks())?;
         plant_table_update(&mut plan, TableUpdate { index, block });
         (!changed && longest.len > 0).then_some(plan)
     }

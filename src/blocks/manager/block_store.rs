@@ -17,36 +17,31 @@ pub(super) struct Store {
     /// Free blocks that can still be found by what they hold.
     pub(super) cached: u32,
     /// Blocks whose registration the open step has ended, in this order; the index forgets them at the commit.
-    pub(super) evicted: Vec<u32>,
-}
-
-/// An id that came out of a table or the pool.
-pub(super) fn id(block: u32) -> BlockId {
-    BlockId::new(block).expect("tables and free list hold block ids only")
+    pub(super) evicted: Vec<BlockId>,
 }
 
 impl Store {
-    pub(super) fn is_registered(&self, block: u32) -> bool {
+    pub(super) fn is_registered(&self, block: BlockId) -> bool {
         self.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block))
     }
 
-    pub(super) fn owners(&self, block: u32) -> u32 {
-        self.pool.ref_count(id(block)).expect("a block of the pool")
+    pub(super) fn owners(&self, block: BlockId) -> u32 {
+        self.pool.ref_count(block).expect("a block of the pool")
     }
 
-    pub(super) fn is_free(&self, block: u32) -> bool {
+    pub(super) fn is_free(&self, block: BlockId) -> bool {
         self.owners(block) == 0
     }
 
     /// Whether a writer has to copy the block: somebody else owns it, or may find it by what it holds.
-    pub(super) fn must_copy(&self, block: u32) -> bool {
+    pub(super) fn must_copy(&self, block: BlockId) -> bool {
         self.pool.staying(block) > 1 || self.is_registered(block)
     }
 
     /// Fills `out` with the free blocks that were used least recently; what they held can no longer be found.
     ///
     /// The caller has seen that there are so many.
-    pub(super) fn allocate(&mut self, out: &mut [u32]) {
+    pub(super) fn allocate(&mut self, out: &mut [BlockId]) {
         self.pool.allocate_into(out).expect("there are as many free blocks as were counted");
         let Some(prefix) = &mut self.prefix else {
             return;
@@ -61,8 +56,8 @@ impl Store {
     }
 
     /// Undoes the latest allocation that was not undone yet.
-    pub(super) fn unallocate(&mut self, block: u32) {
-        self.pool.unallocate(id(block)).expect("a block of the open step has one owner");
+    pub(super) fn unallocate(&mut self, block: BlockId) {
+        self.pool.unallocate(block).expect("a block of the open step has one owner");
         if self.evicted.last() == Some(&block) {
             self.evicted.pop();
             self.prefix.as_mut().expect("only an index evicts").relink(block);
@@ -88,14 +83,14 @@ impl Store {
     }
 
     /// Adds an owner to blocks that were found by what they hold.
-    pub(super) fn pin(&mut self, blocks: &[u32]) {
-        let blocks = blocks.iter().map(|&block| id(block));
-        self.cached -= self.pool.touch(blocks).expect("found blocks are blocks of the pool, each with few owners");
+    pub(super) fn pin(&mut self, blocks: &[BlockId]) {
+        self.cached -=
+            self.pool.touch(blocks.iter().copied()).expect("found blocks are blocks of the pool, each with few owners");
     }
 
     /// Drops an owner. What a registered block holds stays until the block is reused.
-    pub(super) fn give_back(&mut self, block: u32) {
-        if !self.pool.free(id(block)).expect("owned blocks are in use") {
+    pub(super) fn give_back(&mut self, block: BlockId) {
+        if !self.pool.free(block).expect("owned blocks are in use") {
             return;
         }
         if self.is_registered(block) {
@@ -107,7 +102,7 @@ impl Store {
     }
 
     /// Ends the registration of a block in use, whose tokens were truncated away.
-    pub(super) fn withdraw(&mut self, block: u32) {
+    pub(super) fn withdraw(&mut self, block: BlockId) {
         if let Some(prefix) = &mut self.prefix
             && prefix.is_registered(block)
         {
@@ -121,7 +116,7 @@ impl Store {
         let Some(prefix) = &mut self.prefix else {
             return;
         };
-        for block in 0..self.pool.num_blocks() {
+        for block in (0..self.pool.num_blocks()).map(BlockId::of_pool) {
             if prefix.is_registered(block) {
                 prefix.unlink(block);
                 prefix.forget(block);

@@ -2,7 +2,7 @@
 
 use crate::blocks::manager::Sequence;
 use crate::blocks::prefix::PrefixIndex;
-use crate::blocks::{CacheManager, RELEASED};
+use crate::blocks::{BlockId, CacheManager, RELEASED};
 use crate::error::InvariantError;
 
 impl CacheManager {
@@ -19,7 +19,7 @@ impl CacheManager {
             live += 1;
             self.check_sequence(row, state)?;
             for &block in &self.tables.row(row)[state.released as usize..state.num_blocks as usize] {
-                let Some(count) = owners.get_mut(block as usize) else {
+                let Some(count) = owners.get_mut(block.index()) else {
                     return Err(InvariantError::FreeList {
                         block,
                         what: "a table names it, but it is not in the pool",
@@ -31,10 +31,10 @@ impl CacheManager {
         let sources = self.step.growth.iter().filter(|_| self.step.is_open()).filter_map(|growth| growth.source);
         let mut leaving = vec![0_u32; owners.len()];
         for source in sources {
-            owners[source as usize] += 1;
-            leaving[source as usize] += 1;
+            owners[source.index()] += 1;
+            leaving[source.index()] += 1;
         }
-        for (block, (&counted, &leaving)) in (0..).zip(owners.iter().zip(&leaving)) {
+        for (block, (&counted, &leaving)) in (0..).map(BlockId::of_pool).zip(owners.iter().zip(&leaving)) {
             let stored = self.store.owners(block);
             if stored != counted {
                 return Err(InvariantError::Owners { block, stored, counted });
@@ -92,8 +92,8 @@ impl CacheManager {
             counter("evictions of no step", evicted.len() as u32, 0)?;
         }
         prefix.check_invariants(evicted)?;
-        let findable = |&block: &u32| prefix.is_registered(block) && self.store.is_free(block);
-        let cached = (0..self.store.pool.num_blocks()).filter(findable).count() as u32;
+        let findable = |&block: &BlockId| prefix.is_registered(block) && self.store.is_free(block);
+        let cached = (0..self.store.pool.num_blocks()).map(BlockId::of_pool).filter(findable).count() as u32;
         counter("cached blocks", self.store.cached, cached)?;
         let mut keys = prefix.key_maker();
         for (row, state) in self.sequences.iter().enumerate().filter(|(_, state)| state.live) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::manager::Rank;
-use crate::blocks::{CacheManager, Domain, RELEASED, SeqId};
+use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
 use crate::error::{ManagerError, PoolError};
 
 /// What there is to know about a sequence, its K and V apart.
@@ -17,7 +17,7 @@ pub struct SequenceRecord {
     pub len: u32,
     /// The block of every column, `None` where it left the windows. Equal numbers in records that are imported together
     /// mean one shared block.
-    pub blocks: Vec<Option<u32>>,
+    pub blocks: Vec<Option<BlockId>>,
     /// All tokens, where the prefix cache knows them.
     pub tokens: Option<Vec<u32>>,
     /// Who may share its blocks, where prefixes are cached.
@@ -32,7 +32,7 @@ pub struct Imported {
     /// In the order of the records.
     pub sequences: Vec<SeqId>,
     /// (number in the records, new block), every block once. Their K and V are to be filled in before they are used.
-    pub blocks: Vec<(u32, u32)>,
+    pub blocks: Vec<(BlockId, BlockId)>,
 }
 
 impl CacheManager {
@@ -78,11 +78,11 @@ impl CacheManager {
             return Err(PoolError::OutOfBlocks { needed, free, total: self.store.pool.num_blocks() }.into());
         }
 
-        let mut taken = vec![0; numbers.len()];
+        let mut taken = vec![BlockId::default(); numbers.len()];
         self.store.allocate(&mut taken);
-        let blocks: Vec<(u32, u32)> = numbers.into_iter().zip(taken).collect();
+        let blocks: Vec<(BlockId, BlockId)> = numbers.into_iter().zip(taken).collect();
         self.tally.evictions += self.store.settle_evictions();
-        let new_blocks: HashMap<u32, u32> = blocks.iter().copied().collect();
+        let new_blocks: HashMap<BlockId, BlockId> = blocks.iter().copied().collect();
         let sequences = records.iter().map(|record| self.import(record, &new_blocks)).collect();
         // Every block has one owner from its allocation, and one more from each record.
         blocks.iter().for_each(|&(_, block)| self.store.give_back(block));
@@ -90,7 +90,7 @@ impl CacheManager {
         Ok(Imported { sequences, blocks })
     }
 
-    fn import(&mut self, record: &SequenceRecord, new_blocks: &HashMap<u32, u32>) -> SeqId {
+    fn import(&mut self, record: &SequenceRecord, new_blocks: &HashMap<BlockId, BlockId>) -> SeqId {
         let seq = self.add_row().expect("the free rows were counted");
         let row = seq.index();
         let entries = self.tables.row_mut(row);
@@ -119,9 +119,9 @@ impl CacheManager {
     }
 
     /// Whether the records describe possible sequences that agree about the blocks they share. Returns all blocks.
-    fn check_records(&self, records: &[SequenceRecord]) -> Result<Vec<u32>, ManagerError> {
+    fn check_records(&self, records: &[SequenceRecord]) -> Result<Vec<BlockId>, ManagerError> {
         let mut numbers = Vec::new();
-        let mut users: HashMap<u32, (usize, usize)> = HashMap::new();
+        let mut users: HashMap<BlockId, (usize, usize)> = HashMap::new();
         for (at, record) in records.iter().enumerate() {
             let wrong =
                 |what, value: u64, expected: u64| Err(ManagerError::Record { record: at, what, value, expected });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{CacheManager, RELEASED, SeqId};
+use crate::blocks::{BlockId, CacheManager, RELEASED, SeqId};
 use crate::error::{ManagerError, PreemptError};
 
 /// How important a sequence is: first its priority counts, then who came first. The greatest is served first.
@@ -49,7 +49,7 @@ pub struct Victim {
 }
 
 /// Owners among the chosen sequences, for every block of theirs.
-type Owners = HashMap<u32, u32>;
+type Owners = HashMap<BlockId, u32>;
 
 impl CacheManager {
     /// The rank of a sequence.
@@ -189,7 +189,7 @@ impl CacheManager {
         Victim { seq: self.handle(row), blocks, method }
     }
 
-    fn owned(&self, row: u32) -> impl Iterator<Item = u32> + '_ {
+    fn owned(&self, row: u32) -> impl Iterator<Item = BlockId> + '_ {
         let used = self.sequences[row as usize].num_blocks as usize;
         self.tables.row(row)[..used].iter().copied().filter(|&block| block != RELEASED)
     }

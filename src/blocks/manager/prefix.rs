@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::blocks::events::BlockEvent;
 use crate::blocks::manager::reserve::Growth;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
-use crate::blocks::{CacheManager, Domain, RELEASED, SeqId};
+use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
 use crate::error::ManagerError;
 
 /// The cached blocks at the start of a text, one after the other.
@@ -17,9 +17,9 @@ struct Hits<'a> {
 }
 
 impl Iterator for Hits<'_> {
-    type Item = u32;
+    type Item = BlockId;
 
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<BlockId> {
         let tokens = self.blocks.next()?;
         let block = self.prefix.find(&mut self.keys, &self.parent, tokens)?;
         self.parent = self.prefix.parent(block, self.parent.domain);
@@ -173,13 +173,13 @@ impl CacheManager {
     }
 
     /// The block of a column, or what `instead` has for that column.
-    fn block_of(&self, row: u32, column: u32, instead: Option<(u32, u32)>) -> u32 {
+    fn block_of(&self, row: u32, column: u32, instead: Option<(u32, BlockId)>) -> BlockId {
         let instead = instead.filter(|&(other, _)| other == column);
         instead.map_or(self.tables.row(row)[column as usize], |(_, block)| block)
     }
 
     /// Notes the ids of the first unknown tokens of a row.
-    fn note_tokens(&mut self, row: u32, ids: &[u32], instead: Option<(u32, u32)>) {
+    fn note_tokens(&mut self, row: u32, ids: &[u32], instead: Option<(u32, BlockId)>) {
         let known = self.sequences[row as usize].known;
         for (column, within, ids) in pieces(known, ids, self.layout.block_size()) {
             let block = self.block_of(row, column, instead);
@@ -205,7 +205,7 @@ impl CacheManager {
 
     /// Gives a growth's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
     /// whatever is known of the new ones.
-    pub(super) fn copy_tokens(&mut self, growth: &Growth, source: u32) {
+    pub(super) fn copy_tokens(&mut self, growth: &Growth, source: BlockId) {
         let (len, block_size) = (self.sequences[growth.row as usize].len, self.layout.block_size());
         if let Some(prefix) = &mut self.store.prefix {
             let target = self.tables.row(growth.row)[(len / block_size) as usize];

@@ -1,9 +1,9 @@
 //! What a step takes: which blocks its sequences need, and how they get them.
 
 use crate::blocks::manager::Sequence;
-use crate::blocks::{CacheManager, SeqId};
+use crate::blocks::{BlockId, CacheManager, SeqId};
 use crate::error::ReserveError;
-use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate, slot_at};
+use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate};
 
 /// A sequence's part in the open step.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Growth {
     pub(super) old_blocks: u32,
     pub(super) new_tokens: u32,
     /// The block that was copied because the first new token goes into it. The sequence owns it until the commit.
-    pub(super) source: Option<u32>,
+    pub(super) source: Option<BlockId>,
 }
 
 /// What a request brings: how many tokens, and which if that is known.
@@ -60,7 +60,7 @@ impl CacheManager {
     }
 
     /// The block that a sequence owns already and writes into when it grows.
-    fn written_block(&self, row: u32, seq: &Sequence, new_tokens: u32) -> Option<u32> {
+    fn written_block(&self, row: u32, seq: &Sequence, new_tokens: u32) -> Option<BlockId> {
         let column = seq.len / self.layout.block_size();
         // Never a released one: the last token of a sequence is inside all windows.
         (new_tokens > 0 && column < seq.num_blocks).then(|| self.tables.row(row)[column as usize])
@@ -68,7 +68,7 @@ impl CacheManager {
 
     /// Whether a sequence of `len` tokens would write into a shared block of theirs after all other owners, which are
     /// among the `earlier` requests, and behind their tokens.
-    fn writes_in_place(&self, block: u32, len: u32, earlier: &[(SeqId, u32)]) -> bool {
+    fn writes_in_place(&self, block: BlockId, len: u32, earlier: &[(SeqId, u32)]) -> bool {
         let leaving = earlier.iter().filter_map(|&(seq, new_tokens)| {
             let state = self.sequence(seq)?;
             (self.written_block(seq.index(), state, new_tokens) == Some(block)).then_some(state.len)
@@ -79,7 +79,7 @@ impl CacheManager {
 
     /// Whether a sequence with more than `len` tokens leaves the block in this step. If the step is abandoned, it gets the
     /// block back, and its tokens must still be there.
-    fn longer_one_leaves(&self, block: u32, len: u32) -> bool {
+    fn longer_one_leaves(&self, block: BlockId, len: u32) -> bool {
         let longer = |growth: &Growth| growth.source == Some(block) && self.sequences[growth.row as usize].len > len;
         self.store.pool.leaving(block) > 0 && self.step.growth.iter().any(longer)
     }
@@ -113,7 +113,7 @@ impl CacheManager {
                 continue;
             }
             let row = seq.index();
-            let must_copy = |&block: &u32| self.store.must_copy(block) || self.longer_one_leaves(block, state.len);
+            let must_copy = |&block: &BlockId| self.store.must_copy(block) || self.longer_one_leaves(block, state.len);
             let source = self.written_block(row, &state, new_tokens).filter(must_copy);
             if let Some(source) = source {
                 // So that the last owner finds itself alone, and writes in place if it can.
@@ -176,9 +176,9 @@ impl CacheManager {
                 plan.push_update(TableUpdate { index: base + column, block: used[column as usize] });
             }
             for position in seq.len..seq_len {
-                plan.push_slot(slot_at(&self.layout, used, position));
+                plan.push_slot(self.layout.slot(used[(position / block_size) as usize], position));
             }
         }
-        plan.finish(block_size, self.tables.words(), 0);
+        plan.finish(block_size, bytemuck::cast_slice(self.tables.words()), 0);
     }
 }

@@ -1,7 +1,6 @@
 //! Which blocks still hold what earlier owners left there.
 
-use crate::blocks::CacheManager;
-use crate::blocks::manager::block_store::id;
+use crate::blocks::{BlockId, CacheManager};
 
 /// What is known of one block.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +16,7 @@ struct State {
 pub(super) struct Scrubs {
     states: Vec<State>,
     /// Every block once at most; some were taken again in the meantime.
-    queue: Vec<u32>,
+    queue: Vec<BlockId>,
 }
 
 impl Scrubs {
@@ -28,22 +27,22 @@ impl Scrubs {
         states
             .try_reserve_exact(blocks)
             .and_then(|()| queue.try_reserve_exact(blocks))
-            .map_err(|_| (blocks * (size_of::<State>() + size_of::<u32>())) as u64)?;
+            .map_err(|_| (blocks * (size_of::<State>() + size_of::<BlockId>())) as u64)?;
         states.resize(blocks, State { stale: true, queued: false });
         Ok(Self { states, queue })
     }
 
     /// The block went back to the pool.
-    pub(super) fn released(&mut self, block: u32) {
-        let state = &mut self.states[block as usize];
+    pub(super) fn released(&mut self, block: BlockId) {
+        let state = &mut self.states[block.index()];
         state.stale = true;
         if !std::mem::replace(&mut state.queued, true) {
             self.queue.push(block);
         }
     }
 
-    pub(super) fn is_stale(&self, block: u32) -> bool {
-        self.states[block as usize].stale
+    pub(super) fn is_stale(&self, block: BlockId) -> bool {
+        self.states[block.index()].stale
     }
 }
 
@@ -53,15 +52,15 @@ impl CacheManager {
     ///
     /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
     /// [scrubs](crate::blocks::ManagerOptions::scrub).
-    pub fn take_scrubs(&mut self, out: &mut Vec<u32>) {
+    pub fn take_scrubs(&mut self, out: &mut Vec<BlockId>) {
         let store = &mut self.store;
         let Some(scrubs) = &mut store.scrubs else {
             return;
         };
         for block in scrubs.queue.drain(..) {
-            let state = &mut scrubs.states[block as usize];
+            let state = &mut scrubs.states[block.index()];
             state.queued = false;
-            let free = store.pool.ref_count(id(block)) == Ok(0);
+            let free = store.pool.ref_count(block) == Ok(0);
             let cached = store.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block));
             if free && !cached {
                 state.stale = false;

@@ -1,7 +1,7 @@
 //! Sequences that share blocks: forks, and cuts into what is shared.
 
 use crate::blocks::manager::Sequence;
-use crate::blocks::{CacheManager, RELEASED, SeqId};
+use crate::blocks::{BlockId, CacheManager, RELEASED, SeqId};
 use crate::error::ManagerError;
 
 impl CacheManager {
@@ -75,7 +75,7 @@ impl CacheManager {
     }
 
     /// Whether another sequence has all tokens of a block, and not only its first ones.
-    fn others_hold(&self, row: u32, column: u32, block: u32) -> bool {
+    fn others_hold(&self, row: u32, column: u32, block: BlockId) -> bool {
         let holds = |(other, state): (u32, &Sequence)| {
             let full = state.live && state.registered > column && other != row;
             full && self.tables.row(other)[column as usize] == block

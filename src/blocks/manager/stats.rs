@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::CacheManager;
+use crate::blocks::{BlockId, CacheManager};
 
 /// The state of a cache in numbers. Those of tokens and bytes are exact between steps; in an open one its blocks count as
 /// not filled yet.
@@ -95,7 +95,7 @@ impl CacheManager {
         let block_size = self.layout.block_size();
         let mut wasted = 0;
         // Shared blocks that some owner does not fill: (block, tokens).
-        let mut shared: Vec<(u32, u32)> = Vec::new();
+        let mut shared: Vec<(BlockId, u32)> = Vec::new();
         for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
             let full = state.len / block_size;
             let not_full = &self.tables.row(row)[..state.num_blocks as usize];

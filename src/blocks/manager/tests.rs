@@ -41,7 +41,7 @@ impl Fixture {
     }
 
     fn table(&self, seq: SeqId) -> Vec<u32> {
-        self.cache.block_table(seq).unwrap().to_vec()
+        self.cache.block_table(seq).unwrap().iter().map(|block| block.get()).collect()
     }
 }
 
@@ -293,7 +293,7 @@ fn sequences_end_at_their_limit() {
 fn the_device_hears_of_new_columns_once_and_of_all_columns_in_a_reused_row() {
     let mut it = Fixture::new(20);
     let updates = |it: &Fixture| -> Vec<(u32, u32)> {
-        it.plan.updates().iter().map(|update| (update.index, update.block)).collect()
+        it.plan.updates().iter().map(|update| (update.index, update.block.get())).collect()
     };
     let (a, c) = (it.create(), it.create());
     it.reserve(&[(a, 20)]).unwrap();
@@ -327,7 +327,10 @@ fn a_contiguous_sequence_owns_its_region_from_the_start() {
     let mut cache = CacheManager::new(&layout).unwrap();
     let mut plan = new_plan();
     let (a, b) = (cache.create_sequence().unwrap(), cache.create_sequence().unwrap());
-    assert_eq!((cache.block_table(a), cache.block_table(b)), (Ok(&[0][..]), Ok(&[1][..])));
+    assert_eq!(
+        (cache.block_table(a), cache.block_table(b)),
+        (Ok(&[BlockId::of_pool(0)][..]), Ok(&[BlockId::of_pool(1)][..]))
+    );
     assert_eq!(
         cache.create_sequence(),
         Err(ManagerError::Pool(PoolError::OutOfBlocks { needed: 1, free: 0, total: 2 }))
@@ -336,9 +339,9 @@ fn a_contiguous_sequence_owns_its_region_from_the_start() {
 
     cache.reserve(&[(b, 3)], &mut plan).unwrap();
     assert_eq!(plan.slots(), [160, 161, 162]);
-    assert_eq!(plan.updates(), [TableUpdate { index: 1, block: 1 }]);
+    assert_eq!(plan.updates(), [TableUpdate { index: 1, block: BlockId::of_pool(1) }]);
     cache.rollback(&mut plan).unwrap();
-    assert_eq!(cache.block_table(b), Ok(&[1][..]));
+    assert_eq!(cache.block_table(b), Ok(&[BlockId::of_pool(1)][..]));
     cache.reserve(&[(b, 160)], &mut plan).unwrap();
     cache.commit(&mut plan).unwrap();
     cache.release(b).unwrap();

@@ -1,6 +1,7 @@
 //! Whether the free list is one: every block without owners once, linked both ways, and counted.
 
 use super::BlockPool;
+use crate::blocks::BlockId;
 use crate::error::InvariantError;
 
 impl BlockPool {
@@ -14,17 +15,20 @@ impl BlockPool {
         loop {
             let at = self.nodes[before as usize].next;
             if at > ring || self.nodes[at as usize].prev != before {
-                return Err(InvariantError::FreeList { block: at, what: "its neighbours do not agree" });
+                return Err(InvariantError::FreeList {
+                    block: BlockId::of_pool(at),
+                    what: "its neighbours do not agree",
+                });
             }
             if at == ring {
                 break;
             }
             if self.nodes[at as usize].refs > 0 {
-                return Err(InvariantError::FreeList { block: at, what: "it has owners" });
+                return Err(InvariantError::FreeList { block: BlockId::of_pool(at), what: "it has owners" });
             }
             seen += 1;
             if seen > ring {
-                return Err(InvariantError::FreeList { block: at, what: "the list has no end" });
+                return Err(InvariantError::FreeList { block: BlockId::of_pool(at), what: "the list has no end" });
             }
             before = at;
         }
@@ -41,9 +45,10 @@ impl BlockPool {
         }
         match nodes.iter().position(|node| node.refs > 0 && node.prev > node.refs) {
             None => Ok(()),
-            Some(block) => {
-                Err(InvariantError::FreeList { block: block as u32, what: "more owners leave it than it has" })
-            }
+            Some(block) => Err(InvariantError::FreeList {
+                block: BlockId::of_pool(block as u32),
+                what: "more owners leave it than it has",
+            }),
         }
     }
 }

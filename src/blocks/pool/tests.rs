@@ -29,11 +29,11 @@ fn blocks_go_out_in_the_order_in_which_they_were_freed() {
 fn an_exhausted_pool_says_so_and_stays_as_it_is() {
     let mut pool = BlockPool::new(3).unwrap();
     pool.allocate().unwrap();
-    let mut out = [77; 3];
+    let mut out = [BlockId::of_pool(77); 3];
     let error = pool.allocate_into(&mut out).unwrap_err();
     assert_eq!(error, PoolError::OutOfBlocks { needed: 3, free: 2, total: 3 });
     assert_eq!(error.to_string(), "out of KV blocks: 3 needed, 2 of 3 free; release a sequence or enlarge the pool");
-    assert_eq!((out, free_ids(&pool)), ([77; 3], vec![1, 2]));
+    assert_eq!((out, free_ids(&pool)), ([BlockId::of_pool(77); 3], vec![1, 2]));
     pool.allocate_into(&mut out[..2]).unwrap();
     assert_eq!(out, [1, 2, 77]);
     assert_eq!(pool.allocate(), Err(PoolError::OutOfBlocks { needed: 1, free: 0, total: 3 }));
@@ -105,10 +105,10 @@ fn touched_blocks_leave_the_queue_or_get_one_more_owner() {
 #[test]
 fn undone_allocations_restore_the_order() {
     let mut pool = BlockPool::new(6).unwrap();
-    let mut out = [0; 4];
+    let mut out = [BlockId::default(); 4];
     pool.allocate_into(&mut out).unwrap();
     for block in out.into_iter().rev() {
-        pool.unallocate(id(block)).unwrap();
+        pool.unallocate(id(block.get())).unwrap();
     }
     assert_eq!(free_ids(&pool), [0, 1, 2, 3, 4, 5]);
     assert_eq!(pool.unallocate(id(0)), Err(PoolError::NotAllocated { block: id(0) }));
@@ -159,10 +159,10 @@ fn broken_lists_and_counts_are_found() {
         pool.check_invariants().unwrap_err()
     };
     let list = |block, what| InvariantError::FreeList { block, what };
-    assert_eq!(after(|pool| pool.nodes[4].prev = 5), list(4, "its neighbours do not agree"));
-    assert_eq!(after(|pool| pool.nodes[3].next = 77), list(77, "its neighbours do not agree"));
-    assert_eq!(after(|pool| pool.nodes[4].refs = 1), list(4, "it has owners"));
-    assert_eq!(after(|pool| pool.nodes[0].prev = 2), list(0, "more owners leave it than it has"));
+    assert_eq!(after(|pool| pool.nodes[4].prev = 5), list(BlockId::of_pool(4), "its neighbours do not agree"));
+    assert_eq!(after(|pool| pool.nodes[3].next = 77), list(BlockId::of_pool(77), "its neighbours do not agree"));
+    assert_eq!(after(|pool| pool.nodes[4].refs = 1), list(BlockId::of_pool(4), "it has owners"));
+    assert_eq!(after(|pool| pool.nodes[0].prev = 2), list(BlockId::of_pool(0), "more owners leave it than it has"));
     let counter = |name, stored, counted| InvariantError::Counter { name, stored, counted };
     assert_eq!(after(|pool| pool.num_free += 1), counter("free blocks", 4, 3));
     assert_eq!(after(|pool| pool.num_shared = 0), counter("shared blocks", 0, 1));

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use super::{Domain, KeyHash, KeyMaker, PrefixKey};
+use crate::blocks::BlockId;
 use crate::error::InvariantError;
 
 /// No block: the end of a chain.
@@ -50,7 +51,7 @@ pub(crate) struct PrefixIndex {
     tokens: Vec<u32>,
     block_size: usize,
     /// The domains of registered first blocks.
-    roots: HashMap<u32, Arc<Domain>>,
+    roots: HashMap<BlockId, Arc<Domain>>,
     /// Blocks in chains.
     len: u32,
     last_content: u64,
@@ -92,25 +93,25 @@ impl PrefixIndex {
         KeyMaker::new(self.hash, self.block_size as u32)
     }
 
-    pub(crate) fn is_registered(&self, block: u32) -> bool {
-        self.entries[block as usize].content != 0
+    pub(crate) fn is_registered(&self, block: BlockId) -> bool {
+        self.entries[block.index()].content != 0
     }
 
-    pub(crate) fn key(&self, block: u32) -> PrefixKey {
-        self.entries[block as usize].key
+    pub(crate) fn key(&self, block: BlockId) -> PrefixKey {
+        self.entries[block.index()].key
     }
 
-    pub(crate) fn tokens(&self, block: u32) -> &[u32] {
-        &self.tokens[block as usize * self.block_size..][..self.block_size]
+    pub(crate) fn tokens(&self, block: BlockId) -> &[u32] {
+        &self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
-    pub(crate) fn tokens_mut(&mut self, block: u32) -> &mut [u32] {
-        &mut self.tokens[block as usize * self.block_size..][..self.block_size]
+    pub(crate) fn tokens_mut(&mut self, block: BlockId) -> &mut [u32] {
+        &mut self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
     /// Gives a copy of a block the first tokens of its source.
-    pub(crate) fn copy_tokens(&mut self, source: u32, target: u32, count: usize) {
-        let (source, target) = (source as usize * self.block_size, target as usize * self.block_size);
+    pub(crate) fn copy_tokens(&mut self, source: BlockId, target: BlockId, count: usize) {
+        let (source, target) = (source.index() * self.block_size, target.index() * self.block_size);
         self.tokens.copy_within(source..source + count, target);
     }
 
@@ -120,30 +121,30 @@ impl PrefixIndex {
     }
 
     /// A registered block as the parent of the one behind it.
-    pub(crate) fn parent<'a>(&self, block: u32, domain: &'a Arc<Domain>) -> Parent<'a> {
-        let entry = &self.entries[block as usize];
+    pub(crate) fn parent<'a>(&self, block: BlockId, domain: &'a Arc<Domain>) -> Parent<'a> {
+        let entry = &self.entries[block.index()];
         Parent { key: entry.key, content: entry.content, domain }
     }
 
     /// The block that holds `tokens` behind `parent`; of several, the one registered first.
-    pub(crate) fn find(&self, keys: &mut KeyMaker, parent: &Parent<'_>, tokens: &[u32]) -> Option<u32> {
+    pub(crate) fn find(&self, keys: &mut KeyMaker, parent: &Parent<'_>, tokens: &[u32]) -> Option<BlockId> {
         let key = keys.child(&parent.key, tokens);
         let found = self.search(&key, parent, tokens);
-        (found != NONE).then_some(found)
+        (found != NONE).then(|| BlockId::of_pool(found))
     }
 
     /// Registers a block, whose tokens are known, behind `parent`.
     ///
     /// Duplicates are kept: each serves its own sequence, and the first one the look-ups, until it is reused.
-    pub(crate) fn register(&mut self, block: u32, parent: Option<u32>, domain: &Arc<Domain>) {
-        if self.entries[block as usize].parent == WITHDRAWN {
+    pub(crate) fn register(&mut self, block: BlockId, parent: Option<BlockId>, domain: &Arc<Domain>) {
+        if self.entries[block.index()].parent == WITHDRAWN {
             self.unlink(block);
         }
         let parent = match parent {
             Some(before) => self.parent(before, domain),
             None => Self::root(&mut self.keys, domain),
         };
-        let start = block as usize * self.block_size;
+        let start = block.index() * self.block_size;
         let tokens = &self.tokens[start..start + self.block_size];
         let key = self.keys.child(&parent.key, tokens);
         let twin = self.search(&key, &parent, tokens);
@@ -154,7 +155,7 @@ impl PrefixIndex {
             let twin_entry = self.entries[twin as usize];
             (twin, twin_entry.after, twin_entry.content)
         };
-        self.entries[block as usize] = Entry { key, parent: parent.content, content, before, after };
+        self.entries[block.index()] = Entry { key, parent: parent.content, content, before, after };
         if parent.content == 0 {
             self.roots.insert(block, Arc::clone(domain));
         }
@@ -162,8 +163,8 @@ impl PrefixIndex {
     }
 
     /// Takes a registered block out of its chain. [`relink`](Self::relink) undoes it, the latest one first.
-    pub(crate) fn unlink(&mut self, block: u32) {
-        let Entry { key, before, after, .. } = self.entries[block as usize];
+    pub(crate) fn unlink(&mut self, block: BlockId) {
+        let Entry { key, before, after, .. } = self.entries[block.index()];
         self.set_after(before, &key, after);
         if after != NONE {
             self.entries[after as usize].before = before;
@@ -171,30 +172,30 @@ impl PrefixIndex {
         self.len -= 1;
     }
 
-    pub(crate) fn relink(&mut self, block: u32) {
-        let Entry { key, before, after, .. } = self.entries[block as usize];
-        self.set_after(before, &key, block);
+    pub(crate) fn relink(&mut self, block: BlockId) {
+        let Entry { key, before, after, .. } = self.entries[block.index()];
+        self.set_after(before, &key, block.get());
         if after != NONE {
-            self.entries[after as usize].before = block;
+            self.entries[after as usize].before = block.get();
         }
         self.len += 1;
     }
 
     /// Ends the registration of a block that is not in its chain any more.
-    pub(crate) fn forget(&mut self, block: u32) {
-        if self.entries[block as usize].parent == 0 {
+    pub(crate) fn forget(&mut self, block: BlockId) {
+        if self.entries[block.index()].parent == 0 {
             self.roots.remove(&block);
         }
-        self.entries[block as usize] = UNREGISTERED;
+        self.entries[block.index()] = UNREGISTERED;
     }
 
     /// Ends the registration of a block without touching its chain, to which unlinked blocks may return; it leaves the
     /// chain when it is registered again.
-    pub(crate) fn withdraw(&mut self, block: u32) {
-        if self.entries[block as usize].parent == 0 {
+    pub(crate) fn withdraw(&mut self, block: BlockId) {
+        if self.entries[block.index()].parent == 0 {
             self.roots.remove(&block);
         }
-        let entry = &mut self.entries[block as usize];
+        let entry = &mut self.entries[block.index()];
         (entry.parent, entry.content) = (WITHDRAWN, 0);
     }
 
@@ -219,8 +220,8 @@ impl PrefixIndex {
             let entry = &self.entries[at as usize];
             if entry.key == *key
                 && entry.parent == parent.content
-                && self.tokens(at) == tokens
-                && (entry.parent != 0 || self.roots.get(&at) == Some(parent.domain))
+                && self.tokens(BlockId::of_pool(at)) == tokens
+                && (entry.parent != 0 || self.roots.get(&BlockId::of_pool(at)) == Some(parent.domain))
             {
                 break;
             }
@@ -230,12 +231,12 @@ impl PrefixIndex {
     }
 
     /// Whether every registered block, those in `unlinked` apart, is in the chain of its key's bucket.
-    pub(crate) fn check_invariants(&self, unlinked: &[u32]) -> Result<(), InvariantError> {
+    pub(crate) fn check_invariants(&self, unlinked: &[BlockId]) -> Result<(), InvariantError> {
         let (mut linked, mut withdrawn) = (0, 0);
         for (bucket, &first) in self.buckets.iter().enumerate() {
             let (mut before, mut at) = (NONE, first);
             while at != NONE {
-                let broken = |what| Err(InvariantError::Prefix { block: at, what });
+                let broken = |what| Err(InvariantError::Prefix { block: BlockId::of_pool(at), what });
                 let in_chain = |entry: &&Entry| entry.content != 0 || entry.parent == WITHDRAWN;
                 let Some(entry) = self.entries.get(at as usize).filter(in_chain) else {
                     return broken("it is in a chain, but not registered");
@@ -248,7 +249,7 @@ impl PrefixIndex {
                 if self.bucket(&entry.key) != bucket {
                     return broken("it is in the chain of another key");
                 }
-                if (entry.parent == 0) != self.roots.contains_key(&at) {
+                if (entry.parent == 0) != self.roots.contains_key(&BlockId::of_pool(at)) {
                     return broken("first blocks, and only they, have a domain");
                 }
                 (before, at) = (at, entry.after);
@@ -264,8 +265,8 @@ impl PrefixIndex {
     }
 
     /// Whether the key of a registered block is that of its tokens behind its parent.
-    pub(crate) fn check_key(&self, block: u32, parent: &Parent<'_>) -> Result<(), InvariantError> {
-        let entry = &self.entries[block as usize];
+    pub(crate) fn check_key(&self, block: BlockId, parent: &Parent<'_>) -> Result<(), InvariantError> {
+        let entry = &self.entries[block.index()];
         let key = self.key_maker().child(&parent.key, self.tokens(block));
         if entry.key == key && entry.parent == parent.content {
             return Ok(());
@@ -275,7 +276,7 @@ impl PrefixIndex {
 
     /// Plants an error, for the tests of the checks.
     #[cfg(test)]
-    pub(crate) fn corrupt_key(&mut self, block: u32) {
-        self.entries[block as usize].key.0[31] ^= 1;
+    pub(crate) fn corrupt_key(&mut self, block: BlockId) {
+        self.entries[block.index()].key.0[31] ^= 1;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::blocks::BlockId;
 use crate::gpu::arena::Arena;
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::{HeadShard, KvCache};
@@ -70,13 +71,13 @@ impl KvCache {
     pub fn clear_blocks(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        blocks: &[u32],
+        blocks: &[BlockId],
         value: ClearValue,
     ) -> Result<(), GpuError> {
         self.maker.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
         let header = StepHeader { num_clears: blocks.len() as u32, clears_base: HEADER_WORDS, ..Default::default() };
-        self.record_blocks(encoder, header, blocks, self.clears(value, blocks.len())?)
+        self.record_blocks(encoder, header, bytemuck::cast_slice(blocks), self.clears(value, blocks.len())?)
     }
 
     /// The dispatches for a step's copies; none without any.
@@ -141,11 +142,11 @@ impl KvCache {
     pub(crate) fn check_blocks(
         &self,
         list: &'static str,
-        blocks: impl Iterator<Item = u32>,
+        blocks: impl Iterator<Item = BlockId>,
         per_entry: usize,
     ) -> Result<(), ArgumentError> {
         let num_blocks = self.layout().num_blocks();
-        match blocks.enumerate().find(|&(_, block)| block >= num_blocks) {
+        match blocks.enumerate().find(|&(_, block)| block.get() >= num_blocks) {
             None => Ok(()),
             Some((at, block)) => {
                 let problem = format!("[{}] is block {block}, but there are {num_blocks}; correct it", at / per_entry);
@@ -157,7 +158,7 @@ impl KvCache {
 
 /// All copies run at once, so none may write what another reads or writes.
 fn check_order(copies: &[BlockCopy]) -> Result<(), ArgumentError> {
-    let mut touched: HashSet<u32> = copies.iter().map(|copy| copy.source).collect();
+    let mut touched: HashSet<BlockId> = copies.iter().map(|copy| copy.source).collect();
     match copies.iter().position(|copy| !touched.insert(copy.target)) {
         None => Ok(()),
         Some(index) => Err(written_twice("copies", index, copies[index].target)),
@@ -165,7 +166,7 @@ fn check_order(copies: &[BlockCopy]) -> Result<(), ArgumentError> {
 }
 
 /// For a list of copies whose outcome would depend on their order.
-pub(crate) fn written_twice(list: &'static str, index: usize, block: u32) -> ArgumentError {
+pub(crate) fn written_twice(list: &'static str, index: usize, block: BlockId) -> ArgumentError {
     let problem = format!("[{index}] writes block {block}, which another entry reads or writes; make two lists of it");
     ArgumentError::new(list, problem)
 }

@@ -3,6 +3,7 @@
 //! A block lies in one piece in every pool, and neighbours lie side by side: what moves is *runs* of neighbours, one per
 //! pool, through as few *chunks* of staging memory as the device's limits allow.
 
+use crate::blocks::BlockId;
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::DeviceError;
 use crate::host::{BlockShape, HostBlocks, Side};
@@ -54,7 +55,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// The route of these blocks, which exist.
-    pub(crate) fn new(cache: &KvCache, blocks: &[u32]) -> Self {
+    pub(crate) fn new(cache: &KvCache, blocks: &[BlockId]) -> Self {
         let shape = BlockShape::of(cache.layout());
         let limit = MAX_CHUNK_BYTES.min(cache.profile().max_buffer_bytes);
         let mut route = Self::default();
@@ -68,8 +69,8 @@ impl Route {
                         let (chunk, chunk_offset) = route.room(piece, limit);
                         let most = (limit.saturating_sub(chunk_offset) / piece).max(1) as usize;
                         let pairs = blocks[first..].windows(2).take(most - 1);
-                        let count = 1 + pairs.take_while(|pair| pair[1] == pair[0] + 1).count();
-                        let pool_offset = u64::from(blocks[first]) * piece;
+                        let count = 1 + pairs.take_while(|pair| pair[1].get() == pair[0].get() + 1).count();
+                        let pool_offset = u64::from(blocks[first].get()) * piece;
                         let pool = pool.clone();
                         let run = Run { pool, pool_offset, chunk, chunk_offset, first, count, piece, host_offset };
                         route.chunks[chunk] += run.bytes();
@@ -94,7 +95,7 @@ impl Route {
 }
 
 /// An empty copy of these blocks on the host.
-pub(crate) fn host_blocks(cache_shape: BlockShape, ids: &[u32]) -> Result<HostBlocks, DeviceError> {
+pub(crate) fn host_blocks(cache_shape: BlockShape, ids: &[BlockId]) -> Result<HostBlocks, DeviceError> {
     HostBlocks::zeros(cache_shape, ids.to_vec())
         .map_err(|bytes| DeviceError::HostMemory { what: "a copy of the blocks", bytes })
 }

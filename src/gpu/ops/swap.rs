@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use crate::blocks::{CacheManager, SeqId, SequenceRecord};
+use crate::blocks::{BlockId, CacheManager, SeqId, SequenceRecord};
 use crate::error::ManagerError;
 use crate::gpu::cache::KvCache;
 use crate::gpu::compat;
@@ -17,7 +17,7 @@ use crate::host::{BlockShape, HostBlocks};
 pub struct SwapOut {
     shape: BlockShape,
     /// In ascending order, none twice.
-    ids: Vec<u32>,
+    ids: Vec<BlockId>,
     route: Route,
     staging: Vec<wgpu::Buffer>,
     arrival: Arc<Arrival>,
@@ -45,7 +45,7 @@ pub enum SwapInError {
 
 impl SwapOut {
     /// The blocks, in ascending order.
-    pub fn ids(&self) -> &[u32] {
+    pub fn ids(&self) -> &[BlockId] {
         &self.ids
     }
 
@@ -116,7 +116,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`GpuError::Argument`] for a block that does not exist, or [`GpuError::Device`]. Nothing is recorded then.
-    pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[u32]) -> Result<SwapOut, GpuError> {
+    pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[BlockId]) -> Result<SwapOut, GpuError> {
         self.maker.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
         let mut ids = blocks.to_vec();
@@ -153,7 +153,7 @@ impl KvCache {
         &self,
         encoder: &mut wgpu::CommandEncoder,
         host: &HostBlocks,
-        pairs: &[(u32, u32)],
+        pairs: &[(BlockId, BlockId)],
     ) -> Result<(), GpuError> {
         self.maker.check()?;
         if let Some((field, given, expected)) = host.shape().difference(&BlockShape::of(self.layout()), true) {
@@ -176,7 +176,7 @@ impl KvCache {
             let index = pairs.iter().rposition(|pair| pair.1 == block).unwrap_or(0);
             return Err(written_twice("pairs", index, block).into());
         }
-        let targets: Vec<u32> = moves.iter().map(|&(new, _)| new).collect();
+        let targets: Vec<BlockId> = moves.iter().map(|&(new, _)| new).collect();
         let route = Route::new(self, &targets);
         let (bytes, block_bytes) = (host.bytes(), host.shape().block_bytes() as usize);
         let fill = |chunk: usize, buffer: &wgpu::Buffer| {

@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::blocks::BlockId;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use crate::gpu::cache::{KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
@@ -34,7 +35,7 @@ pub struct BlockPair {
     /// Theirs.
     pub external: u32,
     /// Ours.
-    pub own: u32,
+    pub own: BlockId,
 }
 
 /// Compiled kernels that copy blocks between the cache that made it and pools of an [`ExternalLayout`].
@@ -187,7 +188,8 @@ fn sides(layout: &KvLayout) -> [KvShape; 2] {
 
 fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(), ArgumentError> {
     for (index, pair) in pairs.iter().enumerate() {
-        for (field, block, num_blocks) in [("external", pair.external, num_external), ("own", pair.own, num_own)] {
+        for (field, block, num_blocks) in [("external", pair.external, num_external), ("own", pair.own.get(), num_own)]
+        {
             if block >= num_blocks {
                 let problem =
                     format!("[{index}].{field} is block {block}, but that pool has {num_blocks}; correct the pair");

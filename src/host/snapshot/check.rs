@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Page, SnapshotError};
-use crate::blocks::SequenceRecord;
+use crate::blocks::{BlockId, SequenceRecord};
 use crate::config::{MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LEN};
 use crate::host::BlockShape;
 
@@ -27,7 +27,7 @@ pub(super) fn check_shape(shape: &BlockShape) -> Result<(), SnapshotError> {
 pub(super) fn number_pages(
     records: &[SequenceRecord],
     shape: &BlockShape,
-) -> Result<(Vec<SequenceRecord>, Vec<u32>), SnapshotError> {
+) -> Result<(Vec<SequenceRecord>, Vec<BlockId>), SnapshotError> {
     let (mut numbers, mut sources) = (HashMap::new(), Vec::new());
     let mut records = records.to_vec();
     for (sequence, record) in records.iter_mut().enumerate() {
@@ -39,7 +39,8 @@ pub(super) fn number_pages(
         for block in record.blocks.iter_mut().flatten() {
             *block = *numbers.entry(*block).or_insert_with(|| {
                 sources.push(*block);
-                sources.len() as u32 - 1
+                // Fewer than ids, since they are different ones.
+                BlockId::of_pool(sources.len() as u32 - 1)
             });
         }
     }
@@ -67,13 +68,13 @@ pub(super) fn pages(records: &[SequenceRecord], shape: &BlockShape) -> Result<Ve
             };
             let filled = shape.block_size.min(record.len - column * shape.block_size);
             let expected = pages.len() as u64;
-            match pages.get_mut(number as usize) {
+            match pages.get_mut(number.index()) {
                 Some(page) if page.column == column => page.filled = page.filled.max(filled),
                 Some(page) => {
                     return Err(wrong(sequence, "the column of a shared page", column.into(), page.column.into()));
                 }
-                None if u64::from(number) == expected => pages.push(Page { filled, column, start: 0 }),
-                None => return Err(wrong(sequence, "the number of a new page", number.into(), expected)),
+                None if u64::from(number.get()) == expected => pages.push(Page { filled, column, start: 0 }),
+                None => return Err(wrong(sequence, "the number of a new page", number.get().into(), expected)),
             }
         }
     }

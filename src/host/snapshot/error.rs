@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::blocks::BlockId;
+
 /// An error of a snapshot. Nothing was changed, neither a cache nor a manager nor an older file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -98,7 +100,7 @@ pub enum SnapshotError {
     #[error("a sequence lies in block {block}, but what that block holds was not given")]
     NotHeld {
         /// The block.
-        block: u32,
+        block: BlockId,
     },
     /// The cache is of another shape.
     #[error(

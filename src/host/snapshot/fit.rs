@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::{Page, Snapshot, SnapshotError, for_each_head};
-use crate::blocks::SequenceRecord;
+use crate::blocks::{BlockId, SequenceRecord};
 use crate::host::{BlockShape, HostBlocks};
 use crate::layout::KvLayout;
 
 /// Tokens of a page that lie in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Slice {
-    page: u32,
+    page: BlockId,
     /// First token, counted from the start of the page.
     from: u32,
     tokens: u32,
@@ -63,12 +63,12 @@ impl Snapshot {
                     numbers.insert(slices.clone(), next);
                     contents.push(slices);
                 }
-                blocks.push(Some(known.unwrap_or(next)));
+                blocks.push(Some(BlockId::of_pool(known.unwrap_or(next))));
             }
             records.push(SequenceRecord { blocks, ..record.clone() });
         }
 
-        let mut blocks = HostBlocks::zeros(shape, (0..contents.len() as u32).collect())
+        let mut blocks = HostBlocks::zeros(shape, (0..contents.len() as u32).map(BlockId::of_pool).collect())
             .map_err(|bytes| SnapshotError::HostMemory { bytes })?;
         for (block, slices) in contents.iter().enumerate() {
             for slice in slices {
@@ -100,7 +100,7 @@ impl Snapshot {
     }
 
     fn copy_rows(&self, slice: &Slice, shape: &BlockShape, block: &mut [u8]) {
-        let page: &Page = &self.pages[slice.page as usize];
+        let page: &Page = &self.pages[slice.page.index()];
         let tokens = slice.tokens.min(page.filled.saturating_sub(slice.from)) as usize;
         if tokens == 0 {
             return;

@@ -1,6 +1,7 @@
 //! The format and its reader, without a device.
 
 use super::*;
+use crate::blocks::BlockId;
 use crate::blocks::{Domain, Rank};
 use crate::config::{CacheConfig, KvDtype};
 use crate::layout::KvLayout;
@@ -13,12 +14,15 @@ fn layout(block_size: u32) -> KvLayout {
 fn record(len: u32, blocks: &[Option<u32>]) -> SequenceRecord {
     let tokens = blocks.iter().all(Option::is_some).then(|| (0..len).collect());
     let rank = Rank { priority: 3, arrival: 7 };
-    SequenceRecord { len, blocks: blocks.to_vec(), tokens, domain: Some(Domain::default().with_salt(b"salt")), rank }
+    let blocks = blocks.iter().map(|block| block.map(BlockId::of_pool)).collect();
+    SequenceRecord { len, blocks, tokens, domain: Some(Domain::default().with_salt(b"salt")), rank }
 }
 
 /// Blocks in which every byte is another.
 fn blocks(block_size: u32, ids: &[u32]) -> HostBlocks {
-    let mut blocks = HostBlocks::zeros(BlockShape::of(&layout(block_size)), ids.to_vec()).unwrap();
+    let mut blocks =
+        HostBlocks::zeros(BlockShape::of(&layout(block_size)), ids.iter().copied().map(BlockId::of_pool).collect())
+            .unwrap();
     for place in 0..ids.len() {
         for (at, byte) in blocks.block_mut(place).iter_mut().enumerate() {
             *byte = (at * 31 + place * 101 + at / 251) as u8;
@@ -174,9 +178,9 @@ fn headers_that_contradict_themselves_are_refused_though_their_checksum_fits() {
     };
     wrong(forge(&|records| records[0].len = 9), "the number of pages");
     wrong(forge(&|records| records[0].len = u32::MAX), "the length");
-    wrong(forge(&|records| records[0].blocks[1] = Some(5)), "the number of a new page");
-    wrong(forge(&|records| records[0].blocks[0] = Some(u32::MAX)), "the number of a new page");
-    wrong(forge(&|records| records[1].blocks[1] = Some(0)), "the column of a shared page");
+    wrong(forge(&|records| records[0].blocks[1] = Some(BlockId::of_pool(5))), "the number of a new page");
+    wrong(forge(&|records| records[0].blocks[0] = Some(BlockId::MAX)), "the number of a new page");
+    wrong(forge(&|records| records[1].blocks[1] = Some(BlockId::of_pool(0))), "the column of a shared page");
     wrong(forge(&|records| records[2].blocks[2] = None), "the column of a missing page");
     wrong(forge(&|records| records[0].tokens = Some(vec![1; 5])), "the number of tokens");
     let error = forge(&|records| records.truncate(2));
@@ -200,7 +204,7 @@ fn headers_that_contradict_themselves_are_refused_though_their_checksum_fits() {
 fn records_without_their_blocks_make_no_snapshot() {
     let held = blocks(4, &[1, 2]);
     let error = Snapshot::new(&[record(6, &[Some(1), Some(3)])], &held).unwrap_err();
-    assert_eq!(error, SnapshotError::NotHeld { block: 3 });
+    assert_eq!(error, SnapshotError::NotHeld { block: BlockId::of_pool(3) });
     let error = Snapshot::new(&[record(9, &[Some(1), Some(2)])], &held).unwrap_err();
     assert!(matches!(error, SnapshotError::Record { what: "the number of blocks", .. }), "{error}");
     // Blocks that were reserved behind the last token are no part of it.

@@ -4,6 +4,7 @@
 pub mod batches;
 pub mod engine;
 
+use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, DeviceProfile, KvCache, LaneComm};
 use wgpu_paged_attention::layout::KvLayout;
@@ -181,4 +182,9 @@ pub fn subgroup_lanes(profile: &DeviceProfile) -> Option<u32> {
         LaneComm::Subgroup { lanes } => Some(lanes),
         LaneComm::Workgroup { .. } => None,
     }
+}
+
+/// A block by its number.
+pub fn block_id(number: u32) -> BlockId {
+    BlockId::new(number).unwrap()
 }

@@ -57,7 +57,7 @@ impl Engine {
     }
 
     pub fn table(&self, seq: SeqId) -> Vec<u32> {
-        self.cache.block_table(seq).unwrap().to_vec()
+        self.cache.block_table(seq).unwrap().iter().map(|block| block.get()).collect()
     }
 
     pub fn used(&self) -> u32 {

@@ -1,5 +1,6 @@
 //! Sequences that go out and come back, statistics, and old data.
 
+use crate::block_id;
 use wgpu_paged_attention::blocks::{CacheStats, Domain, ManagerOptions, PreemptMethod, Rank, SeqId, SequenceRecord};
 use wgpu_paged_attention::error::{ManagerError, PoolError, PreemptError};
 
@@ -27,7 +28,7 @@ fn p15_shared_blocks_stay_shared_when_sequences_go_out_and_come_back() {
     it.cache.check_invariants().unwrap();
     assert_eq!((imported.blocks.len(), it.used(), it.cache.stats().shared_blocks), (3, 6, 3));
     let [a, c] = imported.sequences[..] else { panic!() };
-    assert_eq!(it.table(a), imported.blocks.iter().map(|&(_, new)| new).collect::<Vec<_>>());
+    assert_eq!(it.table(a), imported.blocks.iter().map(|&(_, new)| new.get()).collect::<Vec<_>>());
     assert_eq!((it.table(c), it.cache.rank(a).unwrap().priority), (it.table(a), 3));
     // Its next commit makes it findable.
     it.cache.reserve_tokens(&[(a, &[40])], &mut it.plan).unwrap();
@@ -59,12 +60,12 @@ fn records_that_make_no_sense_change_nothing() {
     assert_eq!(refused(&mut it, &|r| r.blocks[0] = None), record("the number of released blocks", 1, 0));
     assert_eq!(refused(&mut it, &|r| r.blocks[1] = None), record("the column of a missing block", 1, 0));
     let shared = |block| ManagerError::SharedRecord { record: 1, other: 0, block };
-    assert_eq!(refused(&mut it, &|r| r.blocks.swap(0, 1)), shared(1));
-    assert_eq!(refused(&mut it, &|r| r.tokens.as_mut().unwrap()[3] = 77), shared(0));
-    assert_eq!(refused(&mut it, &|r| r.domain = Some(Domain::default().with_salt(b"x"))), shared(0));
+    assert_eq!(refused(&mut it, &|r| r.blocks.swap(0, 1)), shared(block_id(1)));
+    assert_eq!(refused(&mut it, &|r| r.tokens.as_mut().unwrap()[3] = 77), shared(block_id(0)));
+    assert_eq!(refused(&mut it, &|r| r.domain = Some(Domain::default().with_salt(b"x"))), shared(block_id(0)));
     let many: Vec<_> = (0..4)
         .map(|at| {
-            let blocks = good.blocks.iter().map(|block| block.map(|block| block + 10 * at)).collect();
+            let blocks = good.blocks.iter().map(|block| block.map(|block| block_id(block.get() + 10 * at))).collect();
             SequenceRecord { blocks, ..good.clone() }
         })
         .collect();
@@ -195,7 +196,7 @@ fn old_data_is_listed_until_it_is_cleared() {
     assert_eq!(scrubs, [2], "nothing new");
     let b = it.cache.create_sequence().unwrap();
     it.cache.reserve(&[(b, 6 * 16)], &mut it.plan).unwrap();
-    assert_eq!((it.plan.clears(), it.free()), (&[3, 4, 5, 1, 0][..], vec![]));
+    assert_eq!((it.plan.clears(), it.free()), (&[3, 4, 5, 1, 0].map(block_id)[..], vec![]));
     it.cache.rollback(&mut it.plan).unwrap();
     it.cache.take_scrubs(&mut scrubs);
     assert_eq!(scrubs[1..], [2, 5, 4, 3], "the device may have written to them");

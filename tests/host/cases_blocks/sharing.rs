@@ -1,5 +1,6 @@
 //! Blocks with several owners, and blocks that are freed.
 
+use crate::block_id;
 use wgpu_paged_attention::blocks::{BlockId, BlockPool, CacheManager, Domain, ManagerOptions};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, PoolError, ReserveError};
@@ -15,7 +16,7 @@ fn p01_the_last_block_of_a_fork_is_copied_once_when_its_branches_part() {
     let b = it.cache.fork(a).unwrap();
     assert_eq!((it.used(), it.table(b)), (2, vec![0, 1]));
     it.cache.reserve(&[(b, 1)], &mut it.plan).unwrap();
-    assert_eq!(it.plan.copies(), [BlockCopy { source: 1, target: 2 }]);
+    assert_eq!(it.plan.copies(), [BlockCopy { source: block_id(1), target: block_id(2) }]);
     assert_eq!(it.plan.slots(), [2 * 16 + 4]);
     it.commit();
     assert_eq!(it.used(), 3);
@@ -36,7 +37,13 @@ fn branches_that_part_in_one_step_need_one_copy_less_than_there_are() {
     let all = [(b, 1), (a, 1), (c, 1)];
     assert!(it.cache.can_reserve(&all, 0));
     it.cache.reserve(&all, &mut it.plan).unwrap();
-    assert_eq!(it.plan.copies(), [BlockCopy { source: 1, target: 2 }, BlockCopy { source: 1, target: 3 }]);
+    assert_eq!(
+        it.plan.copies(),
+        [
+            BlockCopy { source: block_id(1), target: block_id(2) },
+            BlockCopy { source: block_id(1), target: block_id(3) }
+        ]
+    );
     it.cache.rollback(&mut it.plan).unwrap();
     it.cache.check_invariants().unwrap();
     assert_eq!((it.table(a), it.table(b), it.free()), (vec![0, 1], vec![0, 1], vec![2, 3, 4, 5, 6, 7]));
@@ -78,7 +85,10 @@ fn p11_a_cut_into_a_shared_or_cached_block_spoils_nobody_elses() {
     let b = it.cache.fork(a).unwrap();
     it.cache.truncate(b, 20).unwrap();
     it.cache.reserve_tokens(&[(b, &[99])], &mut it.plan).unwrap();
-    assert_eq!((it.plan.copies(), it.plan.slots()), (&[BlockCopy { source: 1, target: 2 }][..], &[2 * 16 + 4][..]));
+    assert_eq!(
+        (it.plan.copies(), it.plan.slots()),
+        (&[BlockCopy { source: block_id(1), target: block_id(2) }][..], &[2 * 16 + 4][..])
+    );
     it.commit();
     assert_eq!((it.used(), it.table(a), it.table(b)), (3, vec![0, 1], vec![0, 2]));
 
@@ -159,7 +169,10 @@ fn a_contiguous_cache_forks_and_clears_but_does_not_cache() {
     cache.truncate(a, 5).unwrap();
     let b = cache.fork(a).unwrap();
     cache.reserve(&[(a, 1), (b, 1)], &mut plan).unwrap();
-    assert_eq!((plan.copies(), plan.clears()), (&[BlockCopy { source: 0, target: 1 }][..], &[][..]));
+    assert_eq!(
+        (plan.copies(), plan.clears()),
+        (&[BlockCopy { source: block_id(0), target: block_id(1) }][..], &[][..])
+    );
     cache.commit(&mut plan).unwrap();
     cache.check_invariants().unwrap();
 
@@ -168,7 +181,7 @@ fn a_contiguous_cache_forks_and_clears_but_does_not_cache() {
     cache.truncate(a, 0).unwrap();
     let b = cache.fork(a).unwrap();
     cache.reserve(&[(a, 1), (b, 1)], &mut plan).unwrap();
-    assert_eq!((plan.copies(), plan.clears()), (&[][..], &[1, 2][..]));
+    assert_eq!((plan.copies(), plan.clears()), (&[][..], &[1, 2].map(block_id)[..]));
     cache.commit(&mut plan).unwrap();
     let c = cache.create_sequence().unwrap();
     let error = PoolError::OutOfBlocks { needed: 1, free: 0, total: 3 };

@@ -14,7 +14,7 @@ fn p05_a_fork_behind_a_window_gives_every_block_back_once() {
         let mut it = Engine::new(8, &options);
         let a = it.sequence(80);
         // The next query, at position 80, sees keys from 49 on.
-        assert_eq!(it.table(a), [RELEASED, RELEASED, RELEASED, 3, 4]);
+        assert_eq!(it.table(a), [RELEASED.get(), RELEASED.get(), RELEASED.get(), 3, 4]);
         assert_eq!(it.used(), 2);
         let seqs = [a, it.cache.fork(a).unwrap(), it.cache.fork(a).unwrap()];
         for seq in seqs {
@@ -49,7 +49,7 @@ fn a_window_keeps_exactly_what_the_next_query_sees() {
     // Position 31 sees keys 15 to 31, position 32 does not see the first block.
     assert_eq!(it.table(seq), [0, 1]);
     it.grow(seq, 1);
-    assert_eq!(it.table(seq), [RELEASED, 1]);
+    assert_eq!(it.table(seq), [RELEASED.get(), 1]);
     let error = it.cache.truncate(seq, 31).unwrap_err();
     assert_eq!(error, ManagerError::Released { seq, len: 31, shortest: 32 });
     it.cache.truncate(seq, 0).unwrap();
@@ -60,7 +60,7 @@ fn a_window_keeps_exactly_what_the_next_query_sees() {
     assert_eq!(it.table(seq), [0, 1, 2]);
     it.cache.truncate(seq, 31).unwrap();
     it.grow(seq, 5);
-    assert_eq!(it.table(seq), [RELEASED, 1, 3]);
+    assert_eq!(it.table(seq), [RELEASED.get(), 1, 3]);
     it.cache.truncate(seq, 32).unwrap();
     it.cache.check_invariants().unwrap();
 }

@@ -13,7 +13,7 @@ impl Harness {
         assert_eq!(self.cache.num_sequences() as usize, model.seqs.len());
         assert_eq!(self.cache.is_step_open(), model.step.is_some());
         for seq in &model.seqs {
-            let table: Vec<u32> = seq.blocks.iter().map(|block| block.unwrap_or(RELEASED)).collect();
+            let table: Vec<u32> = seq.blocks.iter().map(|block| block.unwrap_or(RELEASED.get())).collect();
             assert_eq!(self.cache.block_table(seq.id).unwrap(), table);
             assert_eq!(self.cache.seq_len(seq.id), Ok(seq.len()));
             for (position, &value) in seq.values.iter().enumerate() {

@@ -47,11 +47,11 @@ impl Device {
     pub fn prepare(&mut self, plan: &StepPlan, fresh: &[u32]) {
         if self.fault != Fault::NoUpdates {
             for update in plan.updates() {
-                self.tables[update.index as usize] = update.block;
+                self.tables[update.index as usize] = update.block.get();
             }
         }
         if self.fault != Fault::NoClears {
-            plan.clears().iter().for_each(|&block| self.block_mut(block).fill(CLEAR));
+            plan.clears().iter().for_each(|&block| self.block_mut(block.get()).fill(CLEAR));
         }
         for &block in fresh {
             assert!(self.block(block).iter().all(|&value| value == CLEAR), "block {block} has somebody's old data");
@@ -74,8 +74,8 @@ impl Device {
 
     fn copy(&mut self, plan: &StepPlan) {
         for copy in plan.copies() {
-            let source = self.block(copy.source).to_vec();
-            self.block_mut(copy.target).copy_from_slice(&source);
+            let source = self.block(copy.source.get()).to_vec();
+            self.block_mut(copy.target.get()).copy_from_slice(&source);
         }
     }
 }

@@ -78,9 +78,11 @@ impl Harness {
                 BlockEvent::Stored { block, key, parent } => {
                     // What it follows was stored before.
                     assert!(parent.is_none_or(|parent| self.heard.values().any(|key| *key == parent.to_string())));
-                    assert_eq!(self.heard.insert(block, key.to_string()), None);
+                    assert_eq!(self.heard.insert(block.get(), key.to_string()), None);
                 }
-                BlockEvent::Removed { block, key } => assert_eq!(self.heard.remove(&block), Some(key.to_string())),
+                BlockEvent::Removed { block, key } => {
+                    assert_eq!(self.heard.remove(&block.get()), Some(key.to_string()))
+                }
                 BlockEvent::Cleared => self.heard.clear(),
             }
         }
@@ -277,8 +279,8 @@ impl Harness {
         self.cache.take_scrubs(&mut blocks);
         assert!(self.model.options.scrub || blocks.is_empty());
         for block in blocks {
-            assert!(self.model.free.contains(&block) && !self.model.is_registered(block));
-            self.device.block_mut(block).fill(CLEAR);
+            assert!(self.model.free.contains(&block.get()) && !self.model.is_registered(block.get()));
+            self.device.block_mut(block.get()).fill(CLEAR);
         }
         // What is free and cannot be found is clear now, if it was ever used.
         for &block in self.model.free.iter().filter(|_| self.model.options.scrub) {
@@ -309,7 +311,8 @@ impl Harness {
             return assert_eq!(self.cache.import_sequences(&records), Err(ManagerError::StepOpen));
         }
         let blocks = records.iter().flat_map(|record| &record.blocks).flatten();
-        let host: BTreeMap<u32, Vec<u64>> = blocks.map(|&block| (block, self.device.block(block).to_vec())).collect();
+        let host: BTreeMap<u32, Vec<u64>> =
+            blocks.map(|&block| (block.get(), self.device.block(block.get()).to_vec())).collect();
         let mut old = Vec::new();
         for &seq in &ids {
             old.push(self.model.seq(seq).unwrap().clone());
@@ -324,7 +327,7 @@ impl Harness {
         }
         let imported = self.cache.import_sequences(&records).unwrap();
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
-        for &(number, block) in &imported.blocks {
+        for (number, block) in imported.blocks.iter().map(|&(number, block)| (number.get(), block.get())) {
             assert_eq!(self.model.free.pop_front(), Some(block));
             self.model.evictions += u64::from(self.model.is_registered(block));
             self.model.evict(block);

@@ -103,7 +103,7 @@ impl Harness {
             model.step.as_mut().unwrap().grown.push(Grown { id, tokens, source, blocks_before });
         }
         assert_eq!(taken.next(), None);
-        let copies: Vec<_> = self.plan.copies().iter().map(|copy| (copy.source, copy.target)).collect();
+        let copies: Vec<_> = self.plan.copies().iter().map(|copy| (copy.source.get(), copy.target.get())).collect();
         assert_eq!(copies, self.model.step.as_ref().unwrap().copies);
     }
 

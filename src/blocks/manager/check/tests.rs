@@ -40,21 +40,21 @@ fn an_untouched_manager_passes() {
 
 #[test]
 fn a_lost_or_doubled_owner_is_found() {
-    let found = after(|cache, _| cache.store.pool.retain_all(&[0]));
-    assert_eq!(found, Err(InvariantError::Owners { block: 0, stored: 4, counted: 3 }));
-    let found = after(|cache, _| cache.store.give_back(0));
-    assert_eq!(found, Err(InvariantError::Owners { block: 0, stored: 2, counted: 3 }));
+    let found = after(|cache, _| cache.store.pool.retain_all(&[BlockId::of_pool(0)]));
+    assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(0), stored: 4, counted: 3 }));
+    let found = after(|cache, _| cache.store.give_back(BlockId::of_pool(0)));
+    assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(0), stored: 2, counted: 3 }));
     // The copy's source, of which the fork is about to let go.
-    let found = after(|cache, _| cache.store.pool.stay(2));
-    assert_eq!(found, Err(InvariantError::Owners { block: 2, stored: 0, counted: 1 }));
+    let found = after(|cache, _| cache.store.pool.stay(BlockId::of_pool(2)));
+    assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(2), stored: 0, counted: 1 }));
 }
 
 #[test]
 fn a_wrong_table_is_found() {
-    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = 15);
-    assert_eq!(found, Err(InvariantError::Owners { block: 1, stored: 2, counted: 1 }));
-    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = 16);
-    assert!(matches!(found, Err(InvariantError::FreeList { block: 16, .. })));
+    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = BlockId::of_pool(15));
+    assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(1), stored: 2, counted: 1 }));
+    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = BlockId::of_pool(16));
+    assert!(matches!(found, Err(InvariantError::FreeList { block, .. }) if block == 16));
     let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = RELEASED);
     assert!(matches!(found, Err(InvariantError::Sequence { what: "the number of released entries", .. })));
 }
@@ -75,7 +75,7 @@ fn wrong_counts_are_found() {
     assert_eq!(name(after(|cache, row| cache.domains[row] = None)), "its domain");
     assert_eq!(name(after(|cache, _| cache.num_sequences += 1)), "living sequences");
     assert_eq!(name(after(|cache, _| cache.store.cached += 1)), "cached blocks");
-    assert_eq!(name(after(|cache, _| cache.store.evicted.push(1))), "registered blocks");
+    assert_eq!(name(after(|cache, _| cache.store.evicted.push(BlockId::of_pool(1)))), "registered blocks");
 }
 
 #[test]
@@ -93,12 +93,12 @@ fn a_broken_prefix_index_is_found() {
         })
     };
     // The last bits of a key do not decide about its bucket.
-    assert_eq!(what(with(|index| index.corrupt_key(0))), "its key is not that of its tokens");
-    assert_eq!(what(with(|index| index.tokens_mut(1)[3] = 99)), "its key is not that of its tokens");
-    assert_eq!(what(with(|index| index.forget(1))), "it is in a chain, but not registered");
+    assert_eq!(what(with(|index| index.corrupt_key(BlockId::of_pool(0)))), "its key is not that of its tokens");
+    assert_eq!(what(with(|index| index.tokens_mut(BlockId::of_pool(1))[3] = 99)), "its key is not that of its tokens");
+    assert_eq!(what(with(|index| index.forget(BlockId::of_pool(1)))), "it is in a chain, but not registered");
     let unlinked = with(|index| {
-        index.unlink(1);
-        index.forget(1);
+        index.unlink(BlockId::of_pool(1));
+        index.forget(BlockId::of_pool(1));
     });
     assert_eq!(what(unlinked), "its sequence takes it for registered");
 }
