@@ -26,6 +26,7 @@ use crate::blocks::{KeyHash, sha256};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ManagerOptions {
     /// Full blocks are found again by their tokens. Needs a paged cache, and tokens in
     /// [`reserve_tokens`](crate::blocks::CacheManager::reserve_tokens).
