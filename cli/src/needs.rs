@@ -60,7 +60,6 @@ macro_rules! needs {
     };
 }
 
-const HEADS: [&str; 3] = ["heads", "kv_heads", "head_dim"];
 const ATTENTION: [&str; 3] = ["decode", "prefill", "mixed"];
 
 #[rustfmt::skip]
@@ -74,11 +73,7 @@ const NEEDS: &[Need] = needs! {
     "bench" ["time_budget"], |given| given.has("samples"), "beside --samples, which says how many runs there are", "--samples 5";
     "bench" ["quick"], |given| given.has("samples") && given.any(&["batch", "context", "case", "lens"]),
         "where --samples and the sizes are given", "--samples 5 --batch 1";
-    // Clap forgets what an option requires where that cannot be: `--model` excludes --layers, `--workload` excludes --trace.
-    "bench" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
-    "plan" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
-    "blocks" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
-    "replay" HEADS, |given| !given.has("layers"), "without --layers", "--model qwen2-7b";
+    // Clap forgets that an option requires --trace where --workload excludes it.
     "bench" ["skip_bad"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
     "plan" ["skip_bad"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
     "blocks" ["skip_bad", "tokens_per_id"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
