@@ -33,9 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut outputs = Vec::new();
     for tokens in [0..PROMPT, PROMPT..PROMPT + 1] {
         let Buffers { q, k, v, rotated, out } = &Buffers::new(&device, &[(&text, tokens.clone())]);
-        manager.reserve(&[(seq, tokens.end - tokens.start)], &mut plan)?;
+        // Undone if an error drops it before its commit.
+        let reserved = manager.step(&[(seq, tokens.end - tokens.start)], &mut plan)?;
         let mut encoder = device.create_command_encoder(&Default::default());
-        let step = cache.begin_step(&mut encoder, &plan)?;
+        let step = cache.begin_step(&mut encoder, reserved.plan())?;
         for layer in 0..layout.num_layers() {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             let io = AppendIo::new(k.slice(..), v.slice(..)).with_queries(q.slice(..), rotated.slice(..));
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             cache.attend(&mut pass, &attention, &step, layer, AttentionIo::new(rotated.slice(..), out.slice(..)))?;
         }
         queue.submit([encoder.finish()]);
-        manager.commit(&mut plan)?;
+        reserved.commit();
         outputs.extend(common::read(&device, &queue, out)?);
     }
 
