@@ -6,7 +6,6 @@ use clap::parser::ValueSource;
 
 use crate::common::status::{Failure, Status};
 
-/// The options of a command that were given, and the values of all.
 struct Given<'a>(&'a ArgMatches);
 
 impl Given<'_> {
@@ -18,7 +17,6 @@ impl Given<'_> {
         ids.iter().any(|id| self.has(id))
     }
 
-    /// Whether any value is this one.
     fn is(&self, id: &str, value: &str) -> bool {
         self.values(id).any(|given| given == value)
     }
@@ -41,13 +39,11 @@ impl Given<'_> {
     }
 }
 
-/// Options that do nothing where something holds.
 struct Need {
     command: &'static str,
     /// By their ids, which are their names with `_` for `-`.
     options: &'static [&'static str],
     useless: fn(&Given<'_>) -> bool,
-    /// Behind "has no effect".
     why: &'static str,
     /// Words under which it is so, beside the option; for the test.
     #[cfg(test)]
@@ -102,7 +98,6 @@ const NEEDS: &[Need] = needs! {
         "with --only contiguous, for it runs the steps of the paged cache; leave out --only contiguous", "--only contiguous";
 };
 
-/// Refuses the first option of a command that would do nothing.
 pub fn check(matches: &ArgMatches) -> Result<(), Failure> {
     let Some((command, matches)) = matches.subcommand() else { return Ok(()) };
     let given = Given(matches);

@@ -28,7 +28,6 @@ pub struct InputHash(XxHash3_64Stream);
 type XxHash3_64Stream = twox_hash::xxhash3_64::Hasher;
 
 impl InputHash {
-    /// A hash of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -41,7 +40,6 @@ impl InputHash {
         self
     }
 
-    /// The hash as 16 hexadecimal digits.
     pub fn finish(&self) -> String {
         format!("{:016x}", self.0.finish())
     }

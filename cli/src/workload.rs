@@ -10,7 +10,6 @@ use rand_distr::{Exp, LogNormal};
 use crate::seed::rng_for;
 use crate::trace::Request;
 
-/// Lengths whose logarithms are normally distributed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogNormalFit {
     pub ln_mean: f64,
@@ -27,28 +26,22 @@ impl LogNormalFit {
     }
 }
 
-/// A workload that is drawn instead of read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
-    /// The name on the command line and in reports.
     pub name: &'static str,
     pub prompt: LogNormalFit,
     pub output: LogNormalFit,
-    /// Mean arrivals per second.
     pub requests_per_s: f64,
     /// The log that was fitted, and whom to cite for it.
     pub source: &'static str,
 }
 
-/// Name of the workload of short chats.
 pub const SHORT_CHAT: &str = "short-chat";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown workload {given:?}; known are {known}, or give the path of a request log")]
 pub struct UnknownWorkload {
-    /// The name asked for, shortened.
     pub given: String,
-    /// The names there are, separated by commas.
     pub known: String,
 }
 
@@ -57,7 +50,6 @@ const fn fit(ln_mean: f64, ln_sd: f64) -> LogNormalFit {
 }
 
 impl Workload {
-    /// The workloads known by name.
     pub const BUILT_IN: [Self; 6] = [
         Self {
             name: "azure-conv",
@@ -106,7 +98,6 @@ impl Workload {
         },
     ];
 
-    /// The built-in workload of this name.
     pub fn by_name(name: &str) -> Result<Self, UnknownWorkload> {
         Self::BUILT_IN.into_iter().find(|workload| workload.name == name).ok_or_else(|| UnknownWorkload {
             given: name.chars().take(80).collect(),

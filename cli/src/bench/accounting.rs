@@ -23,21 +23,16 @@
 use super::models::ModelShape;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
-/// Bytes of one element of new K and V, and of a log-sum-exp: f32.
 const F32_BYTES: u64 = 4;
 /// Bytes of one entry of a block table or slot list.
 const ENTRY_BYTES: u64 = 4;
 
-/// What one run must at least move and compute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes of K and V read from the cache or written to it.
     pub kv_bytes: u64,
-    /// Bytes of the other operands: q and the output, or the new K and V.
     pub activation_bytes: u64,
     /// Bytes of block table or slots; for paged runs only, and in no rate.
     pub paging_bytes: u64,
-    /// Floating-point operations, a multiply and an add counted as two.
     pub flops: u64,
 }
 
@@ -47,12 +42,10 @@ impl Cost {
         self.kv_bytes + self.activation_bytes
     }
 
-    /// GB/s (10⁹ bytes) of a run that took `time_us` microseconds.
     pub fn gb_s(&self, time_us: f64) -> f64 {
         self.bytes() as f64 / time_us / 1e3
     }
 
-    /// GFLOP/s of a run that took `time_us` microseconds.
     pub fn gflop_s(&self, time_us: f64) -> f64 {
         self.flops as f64 / time_us / 1e3
     }
@@ -62,7 +55,6 @@ impl Cost {
 pub struct Attention<'a> {
     /// `(queries, len)` of every sequence: its last `queries` of `len` tokens are queries.
     pub rows: &'a [(u32, u32)],
-    /// Which keys a query sees, and what q and the output are made of.
     pub variant: ScenarioVariant,
     pub lse: bool,
     /// Leading tokens that all sequences share, as far as they reach.
@@ -95,7 +87,6 @@ impl Attention<'_> {
     }
 }
 
-/// Append of `tokens` new K and V rows per KV head.
 pub fn append(shape: &ModelShape, row_bytes: u64, tokens: u64, paged: bool) -> Cost {
     let row_elements = u64::from(shape.num_kv_heads) * u64::from(shape.head_dim);
     Cost {
@@ -106,7 +97,6 @@ pub fn append(shape: &ModelShape, row_bytes: u64, tokens: u64, paged: bool) -> C
     }
 }
 
-/// Stored bytes of K and V of `tokens` tokens in one layer.
 pub fn kv_bytes(shape: &ModelShape, row_bytes: u64, tokens: u64) -> u64 {
     tokens * u64::from(shape.num_kv_heads) * row_bytes * 2
 }

@@ -168,7 +168,6 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Shapes of the models that were asked for by name, file or number; empty if none was.
     pub fn shapes(&self) -> Result<Vec<ModelShape>, Failure> {
         // Of a file, the heads alone matter here.
         let other = self.other.model(Some(MAX_CONTEXT))?;

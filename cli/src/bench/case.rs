@@ -38,7 +38,6 @@ pub struct Case {
     tables: Vec<Vec<u32>>,
 }
 
-/// An operation on a case, ready to be timed.
 #[derive(Debug)]
 pub struct Work {
     op: Op,
@@ -70,7 +69,6 @@ impl Case {
         Ok(case)
     }
 
-    /// Makes an operation ready: its step is on the device, and its operands are.
     pub fn begin(&self, op: Op) -> Result<Work, Verdict> {
         match op {
             Op::Append => self.append(&self.inputs.appended()),
@@ -78,7 +76,6 @@ impl Case {
         }
     }
 
-    /// A step that appends these tokens, wherever their tables put them.
     fn append(&self, tokens: &[(usize, u32)]) -> Result<Work, Verdict> {
         let slots = slots_of(self.cache.layout(), &self.tables, tokens);
         let step = self.step(&append_plan(self.cache.layout(), self.cache.schedule(), &slots)?)?;

@@ -62,7 +62,6 @@ pub struct CeilingKernels {
 }
 
 impl CeilingKernels {
-    /// Compiles the kernels and fills the buffer that they read.
     pub fn new(gpu: &Gpu) -> Self {
         let limits = gpu.device.limits();
         let per_group = READ_LANES * READ_UNITS * 16;

@@ -49,7 +49,6 @@ pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
     Ok(status(&report, cancel.load(Ordering::Relaxed)))
 }
 
-/// A case that failed is one too many, and so is a run without any case.
 fn status(report: &Report, interrupted: bool) -> Status {
     if interrupted {
         Status::Interrupted

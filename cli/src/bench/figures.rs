@@ -96,7 +96,6 @@ pub fn groups(seed: u64) -> Vec<Group> {
     ]
 }
 
-/// How many figures are made of errors; [`accuracy`] measures them.
 pub fn num_accuracies() -> usize {
     ACCURACY.len()
 }

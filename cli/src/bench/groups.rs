@@ -39,10 +39,8 @@ const CACHE_OPS: &[Op] = &[Op::Append, Op::Decode];
 const SOFTWARE_PROMPT_MODELS: [&str; 1] = ["llama-3-8b"];
 /// What the layers of a case read together on a GPU: more than its caches hold.
 const GPU_ROTATED_BYTES: u64 = 512 << 20;
-/// Requests drawn from a built-in workload, of which a batch is then picked.
 const WORKLOAD_REQUESTS: usize = 4096;
 
-/// Batch, context, and the operations measured with them.
 type GridCase = (u32, u32, &'static [Op]);
 
 /// Cases that are timed in alternation, so that the drift of a clock falls out of what is compared.
@@ -53,12 +51,10 @@ pub struct Group {
     pub comparisons: Vec<Comparison>,
 }
 
-/// A number made of the times of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub what: String,
     pub measure: Measure,
-    /// What it should be, if anything was asked.
     pub limit: Option<Limit>,
 }
 
@@ -67,7 +63,6 @@ pub struct Comparison {
 pub enum Measure {
     /// Time of some sides over the time of others; of each, the sum.
     Ratio(Vec<usize>, Vec<usize>),
-    /// Rate of operations of a side as a share of the device's multiply-adds.
     ShareOfMultiplyAdd(usize),
 }
 
@@ -78,7 +73,6 @@ impl Group {
     }
 }
 
-/// The groups of a run, in order, and what to tell of those that are left out.
 pub fn groups(options: &BenchOptions, software: bool) -> Result<(Vec<Group>, Vec<String>), SampleError> {
     let formats = if options.kv_dtypes.is_empty() { vec![KvDtype::F16] } else { options.kv_dtypes.clone() };
     let block_sizes = if options.block_sizes.is_empty() { vec![16] } else { options.block_sizes.clone() };
@@ -141,7 +135,6 @@ pub(crate) fn rotated_layers(shape: &ModelShape, kv_dtype: KvDtype, lens: &[u32]
     if software { 1 } else { GPU_ROTATED_BYTES.div_ceil(bytes.max(1)).clamp(1, 16) as u32 }
 }
 
-/// All formats of a case, in the modes that are compared.
 fn group(ops: Vec<Op>, inputs: Vec<CaseInputs>, shared: bool) -> Group {
     let modes = if shared { [Mode::Shared, Mode::Paged] } else { [Mode::Paged, Mode::Contiguous] };
     let mut comparisons = Vec::new();
@@ -225,13 +218,11 @@ fn flops(inputs: &CaseInputs, op: Op) -> u64 {
     accounting::Attention { rows: &rows, variant, lse: false, shared: 0, block_size: None }.cost(&inputs.shape, 0).flops
 }
 
-/// Bytes of K and V, padding included.
 fn stored_bytes(shape: &ModelShape, format: KvDtype, lens: &[u32]) -> u64 {
     let tokens = lens.iter().map(|&len| u64::from(len)).sum();
     accounting::kv_bytes(shape, UNIT_BYTES * u64::from(format.row_units(shape.head_dim)), tokens)
 }
 
-/// Lengths of a batch, and the name of where they come from.
 fn lengths(lengths: &Lengths, batch: u32, context: u32, seed: u64) -> Result<(Vec<u32>, String), SampleError> {
     let drawn = |requests: &[crate::trace::Request]| sequence_lengths(requests, batch as usize, context, seed);
     Ok(match lengths {

@@ -22,7 +22,6 @@ pub struct CaseInputs {
     pub lens: Vec<u32>,
     pub workload: String,
     pub decoding: u32,
-    /// Leading tokens that are the same in all sequences.
     pub shared_prefix: u32,
     pub variant: ScenarioVariant,
     pub lse: bool,
@@ -38,7 +37,6 @@ pub(super) enum Kind {
 }
 
 impl CaseInputs {
-    /// A batch of these lengths: one layer of f16 in blocks of 16, plain attention of one query each.
     pub fn new(shape: ModelShape, lens: Vec<u32>, seed: u64) -> Self {
         Self {
             shape,
@@ -55,7 +53,6 @@ impl CaseInputs {
         }
     }
 
-    /// A name that tells the case's inputs apart.
     pub fn label(&self) -> String {
         let Self { shape, kv_dtype, lens, .. } = self;
         format!("{shape} {kv_dtype} {}x{}", lens.len(), self.longest())
@@ -99,7 +96,6 @@ impl CaseInputs {
         hash.finish()
     }
 
-    /// Elements of one token's K or V.
     pub(super) fn row_len(&self) -> usize {
         (self.shape.num_kv_heads * self.shape.head_dim) as usize
     }
@@ -119,7 +115,6 @@ impl CaseInputs {
         (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()
     }
 
-    /// ALiBi slopes, a geometric series as in the models that have them.
     pub(super) fn slopes(&self) -> Vec<f32> {
         let heads = self.shape.num_q_heads;
         (1..=heads).map(|head| (-8.0 * head as f32 / heads as f32).exp2()).collect()
@@ -137,19 +132,16 @@ impl CaseInputs {
         all
     }
 
-    /// Tokens that one append can write.
     pub(super) fn append_limit(&self) -> u32 {
         (MAX_APPEND_BYTES / (4 * self.row_len() as u64)).clamp(1, 1 << 16) as u32
     }
 
-    /// The tokens that the append operation writes: the last ones of every sequence.
     pub(super) fn appended(&self) -> Vec<(usize, u32)> {
         let share = (self.append_limit() / self.lens.len().max(1) as u32).clamp(1, MAX_APPEND_TOKENS);
         let tail = |len: u32| len.saturating_sub(share)..len;
         self.lens.iter().enumerate().flat_map(|(seq, &len)| tail(len).map(move |position| (seq, position))).collect()
     }
 
-    /// Tokens that an operation is about: appended, or attended to.
     pub fn tokens(&self, op: Op) -> u64 {
         match op {
             Op::Append => self.appended().len() as u64,

@@ -12,7 +12,6 @@ pub struct LengthList {
     lens: Vec<u32>,
 }
 
-/// Why a list of lengths was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LengthListError {
     #[error(
@@ -25,7 +24,6 @@ pub enum LengthListError {
 }
 
 impl LengthList {
-    /// Tokens of every sequence, in the order of the list.
     pub fn lens(&self) -> &[u32] {
         &self.lens
     }

@@ -9,9 +9,7 @@ use wgpu_paged_attention::config::MAX_HEAD_DIM;
 
 /// The most sequences in one case: workgroups in one dispatch dimension at WebGPU's default limits.
 pub const MAX_BATCH: u32 = 65_535;
-/// The longest context of one case, in tokens.
 pub const MAX_CONTEXT: u32 = 1 << 24;
-/// What [`CaseSpec`] is parsed from.
 const CASE_FORM: &str = "BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM";
 /// Models that are measured by default. They differ in what matters here: no sharing of KV heads, groups of four and of
 /// seven, and a single KV head with wide rows.

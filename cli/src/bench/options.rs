@@ -11,12 +11,10 @@ use crate::workload::Workload;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
-/// Queries of the sequence that brings a chunk of its prompt to a mixed step.
 const MIXED_CHUNK: u32 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Writing the K and V of new tokens.
     Append,
     /// One query token per sequence, or a few, as in speculative decoding.
     Decode,
@@ -27,7 +25,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::Append, Self::Decode, Self::Prefill, Self::Mixed];
 
     pub const fn name(self) -> &'static str {
@@ -79,16 +76,11 @@ impl FromStr for Op {
     }
 }
 
-/// Where the lengths of a batch come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
-    /// All sequences are as long as the context.
     Uniform,
     Lists(Vec<LengthList>),
-    Trace {
-        name: String,
-        requests: Vec<Request>,
-    },
+    Trace { name: String, requests: Vec<Request> },
     Workload(Workload),
 }
 
@@ -96,34 +88,24 @@ pub enum Lengths {
 pub struct BenchOptions {
     /// Measure the project's own figures instead; of the rest, only samples, seed and time are used.
     pub figures: bool,
-    /// Operations; empty means all.
     pub ops: Vec<Op>,
     /// Model shapes; empty means the built-in ones. Not used where `cases` are given.
     pub models: Vec<ModelShape>,
-    /// Cases by their numbers, instead of models over batches and contexts.
     pub cases: Vec<CaseSpec>,
-    /// Storage formats, timed in alternation; empty means f16.
     pub kv_dtypes: Vec<KvDtype>,
-    /// Tokens per block; empty means 16.
     pub block_sizes: Vec<u32>,
-    /// Sequences; empty means what suits the adapter.
     pub batches: Vec<u32>,
-    /// Lengths; empty means what suits the adapter.
     pub contexts: Vec<u32>,
     pub queries: u32,
-    /// Tokens at the start of every sequence that are the same in all; batches that share their blocks are then compared
-    /// with batches that do not.
     pub shared_prefix: Option<u32>,
     pub variant: ScenarioVariant,
     pub lse: bool,
-    /// Timed runs of every case; `None` means what suits the adapter.
     pub samples: Option<u32>,
     pub lengths: Lengths,
     pub seed: u64,
     /// Time for the whole run. What is left is shared among the cases that are left; a case gets fewer samples, and none
     /// fewer than five.
     pub time_budget: Duration,
-    /// Few, small cases: to see that everything works.
     pub quick: bool,
 }
 

@@ -11,7 +11,6 @@ use super::timer::{Clock, PassTimer, TimerError};
 pub struct Rounds {
     /// The fewest, however long they take, and the most. One more goes before them to warm up.
     pub count: RangeInclusive<u32>,
-    /// From here on the fewest are enough.
     pub deadline: Duration,
 }
 

@@ -28,24 +28,14 @@ const GPU_SAMPLES: u32 = 101;
 /// A clock that is read across a submission does not resolve less.
 const RESOLUTION_US: f64 = 1.0;
 
-/// What a run reports while it runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    Started {
-        total_cases: usize,
-    },
-    /// Before a case.
-    Case {
-        done: usize,
-        label: &'a str,
-    },
-    /// Something the reader should know.
+    Started { total_cases: usize },
+    Case { done: usize, label: &'a str },
     Message(&'a str),
-    /// After a case: the report so far, worth saving.
     Report(&'a Report),
 }
 
-/// Why there is no report at all.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error(transparent)]
@@ -56,29 +46,20 @@ pub enum BenchError {
 
 /// What a run measures with: a device, or a fake in tests.
 pub trait Timer: Clock {
-    /// Inputs in one mode, ready for every operation.
     type Case;
-    /// An operation on them.
     type Work;
     fn prepare(&mut self, inputs: &CaseInputs, mode: Mode) -> Result<Self::Case, CaseError>;
     /// Runs an operation once and compares it with the reference: its first time and its largest error.
     fn check(&mut self, case: &Self::Case, op: Op) -> Result<(Self::Work, Sample, f64), CaseError>;
     fn time(&mut self, case: &Self::Case, work: &Self::Work) -> Result<Sample, TimerError>;
-    /// GB/s of one streaming read.
     fn read_gb_s(&mut self) -> Result<f64, TimerError>;
-    /// GFLOP/s of one run of multiply-adds.
     fn fma_gflop_s(&mut self) -> Result<f64, TimerError>;
-    /// One of the figures that are made of errors.
     fn accuracy(&mut self, seed: u64, index: usize) -> Result<Figure, Verdict>;
-    /// The clock behind [`time_us`](Self::time_us).
     fn timing(&self) -> Timing;
     fn time_us(&self, sample: &Sample) -> f64;
 }
 
 /// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
-///
-/// # Errors
-/// [`BenchError`] if nothing can be measured. A case that fails is a [`Failure`] in the report, and the others go on.
 pub fn run(
     gpu: &Gpu,
     options: &BenchOptions,
@@ -94,7 +75,6 @@ pub fn run(
     Ok(Run::new(&mut device, options, most, report).all(&groups, accuracies, cancel, progress))
 }
 
-/// Groups that are timed, and how many figures are made of errors.
 fn work(
     options: &BenchOptions,
     software: bool,
@@ -108,21 +88,16 @@ fn work(
     Ok((groups, 0))
 }
 
-/// A run in progress.
 struct Run<'a, T> {
     timer: &'a mut T,
     options: &'a BenchOptions,
     deadline: Duration,
-    /// Rounds of every group, warm-up left out.
     count: std::ops::RangeInclusive<u32>,
     report: Report,
-    /// What is doubtful, and about which result.
     warnings: Vec<(String, Warning)>,
 }
 
-/// A side of a group under way.
 struct Side<'a, T: Timer> {
-    /// Its place in the group.
     place: usize,
     inputs: &'a CaseInputs,
     mode: Mode,
@@ -133,7 +108,6 @@ struct Side<'a, T: Timer> {
     samples: Vec<Sample>,
 }
 
-/// Rates of the ceilings, measured between the runs of a group.
 #[derive(Default)]
 struct Beside {
     read_gb_s: Vec<f64>,
@@ -179,7 +153,6 @@ impl<'a, T: Timer> Run<'a, T> {
         self.report
     }
 
-    /// Measures all sides of a group within about `share` of time.
     fn group(&mut self, group: &Group, share: Duration) {
         let end = self.timer.now() + share;
         let mut cases = Vec::new();
@@ -211,7 +184,6 @@ impl<'a, T: Timer> Run<'a, T> {
         }
     }
 
-    /// Times the sides in alternation, and the ceilings with them.
     fn sample(&mut self, op: Op, sides: &mut [Side<'_, T>], deadline: Duration) -> Result<Beside, TimerError> {
         let mut beside = Beside::default();
         let rounds = Rounds { count: self.count.clone(), deadline };

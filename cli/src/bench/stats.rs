@@ -12,7 +12,6 @@ const MAD_TO_SIGMA: f64 = 1.4826;
 const MAX_SPREAD: f64 = 0.2;
 /// A median of fewer timer ticks than this is mostly rounding.
 const MIN_TICKS: f64 = 20.0;
-/// Fewer samples than this have no meaningful quartiles.
 const MIN_SAMPLES: usize = 5;
 
 /// Order statistics of a case's timings, in microseconds.
@@ -20,10 +19,8 @@ const MIN_SAMPLES: usize = 5;
 pub struct Summary {
     pub count: usize,
     pub min: f64,
-    /// First quartile.
     pub p25: f64,
     pub median: f64,
-    /// Third quartile.
     pub p75: f64,
     pub max: f64,
 }
@@ -48,13 +45,11 @@ impl Summary {
         })
     }
 
-    /// Distance of the quartiles as a share of the median; 0 if the median is 0.
     pub fn spread(&self) -> f64 {
         if self.median == 0.0 { 0.0 } else { (self.p75 - self.p25) / self.median }
     }
 }
 
-/// Median of the samples; `None` as in [`Summary::of`].
 pub fn median(samples: &[f64]) -> Option<f64> {
     Summary::of(samples).map(|summary| summary.median)
 }
@@ -70,7 +65,6 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[below] * (1.0 - fraction) + sorted[above] * fraction
 }
 
-/// A reason to doubt a case's timings. Its text names the cause and a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Warning {
     #[error("only {count} samples: quartiles say little; raise the number of runs to {MIN_SAMPLES} or more")]
@@ -85,7 +79,6 @@ pub enum Warning {
          again"
     )]
     Outliers { outliers: usize, count: usize },
-    /// The distance of the quartiles as a share of the median.
     #[error(
         "the quartiles lie {:.0} % of the median apart: small differences mean nothing here; raise the number of runs, or \
          fix the device's clocks",
@@ -117,8 +110,6 @@ pub fn fold(warnings: &[(String, Warning)]) -> Vec<String> {
 }
 
 /// What is doubtful about `samples`, in the order in which they were taken, warm-up left out.
-///
-/// `resolution_us` is one step of the timer; 0 if unknown.
 pub fn warnings(samples: &[f64], resolution_us: f64) -> Vec<Warning> {
     let Some(summary) = Summary::of(samples) else {
         return Vec::new();

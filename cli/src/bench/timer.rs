@@ -7,7 +7,6 @@ use super::report::Timing;
 use wgpu_paged_attention::gpu::GpuError;
 use wgpu_paged_attention::testkit::Gpu;
 
-/// Tells when a round must be the last.
 pub trait Clock {
     fn now(&self) -> Duration;
 }
@@ -79,12 +78,10 @@ impl PassTimer {
         if self.queries.is_some() { Timing::Gpu } else { Timing::Wall }
     }
 
-    /// Gives the device's clock up for good, as when it disagrees with the host's.
     pub fn use_wall_clock(&mut self) {
         self.queries = None;
     }
 
-    /// The time of a sample by the clock in use.
     pub fn time_us(&self, sample: &Sample) -> f64 {
         sample.gpu_us.filter(|_| self.queries.is_some()).unwrap_or(sample.wall_us)
     }
@@ -95,7 +92,6 @@ impl PassTimer {
         self.queries.is_some() && !sample.gpu_us.is_some_and(|us| plausible.contains(&us))
     }
 
-    /// Records a pass, submits it and waits for it.
     pub fn measure(
         &mut self,
         record: impl FnOnce(&mut wgpu::ComputePass<'_>) -> Result<(), GpuError>,

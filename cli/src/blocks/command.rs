@@ -110,7 +110,6 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     Ok(if report.interrupted { Status::Interrupted } else { Status::Ok })
 }
 
-/// Adds decode times to all rows, as far as it is let.
 fn measure(
     args: &BlocksArgs,
     gpu: &Gpu,

@@ -2,12 +2,9 @@
 
 use crate::trace::Request;
 
-/// The part of a request that is served: from which length its sequence grows, and in how many steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
-    /// Tokens in the cache at its first step, at least 1.
     first: u32,
-    /// Steps, one token each; at least 1.
     steps: u32,
 }
 

@@ -26,7 +26,6 @@ const ROUNDS: RangeInclusive<u32> = 5..=41;
 /// Sequences of a batch, and the most tokens of one.
 const SOFTWARE_BATCH: (usize, u32) = (8, 2048);
 const GPU_BATCH: (usize, u32) = (64, 8192);
-/// The size that others are compared with, where it is among them.
 const REFERENCE: u32 = 16;
 
 #[derive(Clone, Debug)]
@@ -94,7 +93,6 @@ impl DecodeMeasure {
     }
 }
 
-/// Which of the sizes the others are compared with.
 pub(super) fn reference(block_sizes: &[u32]) -> usize {
     block_sizes.iter().position(|&size| size == REFERENCE).unwrap_or(0)
 }

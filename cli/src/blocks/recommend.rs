@@ -8,13 +8,10 @@
 
 use super::report::{BlockSizeRow, BlockSizeStudy, Recommendation};
 
-/// Utilisation that may be given up, as a share of what is reserved.
 pub const UTILISATION_POINTS: f64 = 0.05;
-/// Prefix hits that may be given up, as a share of the prompts.
 pub const HIT_POINTS: f64 = 0.02;
 pub const DECODE_NOISE: f64 = 0.03;
 
-/// Picks a size; `None` without workloads, or if they have different sizes.
 pub fn recommend(workloads: &[BlockSizeStudy]) -> Option<Recommendation> {
     let sizes: Vec<u32> = workloads.first()?.rows.iter().map(|row| row.block_size).collect();
     let alike = |study: &BlockSizeStudy| study.rows.iter().map(|row| row.block_size).eq(sizes.iter().copied());
@@ -59,7 +56,6 @@ pub fn recommend(workloads: &[BlockSizeStudy]) -> Option<Recommendation> {
     Some(Recommendation { block_size: sizes[at], reason })
 }
 
-/// Whether a size gives up no more memory and no more hits than it may.
 fn keeps(study: &BlockSizeStudy, at: usize) -> bool {
     let best = |of: fn(&BlockSizeRow) -> f64| study.rows.iter().map(of).fold(0.0, f64::max);
     let hits = |row: &BlockSizeRow| row.prefix_hit_share.unwrap_or(0.0);
@@ -72,7 +68,6 @@ fn keeps(study: &BlockSizeStudy, at: usize) -> bool {
 struct Loss {
     share: f64,
     noise: f64,
-    /// No more than may be given up, in any workload.
     is_noise: bool,
     measured: bool,
 }

@@ -7,7 +7,6 @@ use super::sharing::hit_shares;
 use crate::trace::Log;
 use crate::workload::SHORT_CHAT;
 
-/// Bytes of an entry of a block table.
 const ENTRY_BYTES: u64 = 4;
 const PUBLISHED_MAX_SEQ_LEN: u32 = 4096;
 
@@ -19,7 +18,6 @@ pub const PUBLISHED: [(u32, Published); 4] = [
     (64, Published { fragmentation: 0.18, utilisation: 0.82 }),
 ];
 
-/// Works out what every block size makes of a log; decode times are not among it.
 pub fn study(log: &Log, block_sizes: &[u32], max_seq_len: u32) -> Result<BlockSizeStudy, BlockSizesError> {
     if block_sizes.is_empty() {
         return Err(BlockSizesError::NoSizes);

@@ -22,7 +22,6 @@ pub use scenarios::{CheckScene, scenarios};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// One small scenario for each form of the kernels.
     pub quick: bool,
     pub seed: u64,
 }
@@ -47,7 +46,6 @@ struct Variant {
 }
 
 impl Variant {
-    /// All forms that a device with this profile can run.
     fn all(profile: &DeviceProfile) -> Vec<Self> {
         let mut lane_comms = vec![profile.lane_comm];
         // The form that needs nothing from the device is what other devices run.
@@ -80,7 +78,6 @@ impl Variant {
         if self.paged { "paged" } else { "contiguous" }
     }
 
-    /// The profile of a device that runs this form.
     fn profile(&self, own: &DeviceProfile) -> DeviceProfile {
         if self.lane_comm == own.lane_comm { own.clone() } else { own.clone().without_subgroups() }
     }

@@ -22,11 +22,9 @@ pub struct CheckReport {
     /// Time it took, compilation and oracle included.
     pub seconds: f64,
     pub groups: Vec<GroupReport>,
-    /// Planted faults: all of them must have been noticed.
     pub self_test: Vec<PlantedFault>,
 }
 
-/// All scenes of one form of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupReport {
     pub kv_dtype: String,
@@ -34,7 +32,6 @@ pub struct GroupReport {
     /// How lanes hand values to each other, and how many they are.
     pub exchange: String,
     pub scenes: usize,
-    /// Largest absolute error of the scenes that passed.
     pub worst_error: f64,
     pub failures: Vec<SceneFailure>,
 }
@@ -42,7 +39,6 @@ pub struct GroupReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SceneFailure {
     pub kernel: String,
-    /// Heads, block size and what else the scene is made of.
     pub scene: String,
     pub seq_lens: Vec<u32>,
     pub error: String,
@@ -50,12 +46,10 @@ pub struct SceneFailure {
     pub index: Option<usize>,
     /// What the device computed; absent if that is no finite number.
     pub got: Option<f64>,
-    /// What the oracle computed; absent if that is no finite number.
     pub want: Option<f64>,
     pub tolerance: Option<f64>,
 }
 
-/// A deliberate error, and whether it was noticed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlantedFault {
     pub fault: String,
@@ -70,7 +64,6 @@ impl CheckReport {
         Self { schema: SCHEMA, adapter, seed, quick, seconds: 0.0, groups: Vec::new(), self_test: Vec::new() }
     }
 
-    /// Whether every scene passed and every planted fault was noticed.
     pub fn passed(&self) -> bool {
         !self.groups.is_empty() && self.failures().next().is_none() && !self.is_blind()
     }

@@ -20,18 +20,15 @@ const ODD: [(u32, u32, u32); 3] = [(7, 1, 80), (6, 2, 100), (9, 1, 5)];
 /// Where heads do not matter: kernels for few of them compile soonest.
 const SMALL: (u32, u32, u32) = (4, 2, 8);
 
-/// A scenario, but for the lane_comm between the lanes of the kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckScene {
     pub form: Form,
-    /// Heads, lengths, storage, and the variant of attention.
     pub spec: ScenarioSpec,
     /// Keys in one split; `None` leaves what the device uses.
     pub split_tokens: Option<u32>,
 }
 
 impl CheckScene {
-    /// Splits, blocks that sequences share, and the log-sum-exp.
     fn ragged((num_q_heads, num_kv_heads, head_dim): (u32, u32, u32)) -> Self {
         let mut spec = ScenarioSpec::decode(num_q_heads, num_kv_heads, head_dim, &LENGTHS);
         (spec.shared_blocks, spec.lse) = (3, true);
@@ -113,7 +110,6 @@ impl CheckScene {
     }
 }
 
-/// Shapes of models, odd ones, block sizes, and long rows; all decode.
 fn shapes() -> Vec<CheckScene> {
     let models = measured().map(|model| (model.num_q_heads, model.num_kv_heads, model.head_dim));
     let mut scenarios: Vec<_> = models.chain(ODD).map(CheckScene::ragged).collect();

@@ -20,7 +20,6 @@ impl AdapterArgs {
         AdapterChoice { name: self.adapter.clone(), require_gpu: self.require_gpu }
     }
 
-    /// Opens a device, or says with status 3 why there is none.
     pub fn open(&self) -> Result<Gpu, Failure> {
         Gpu::open(&GpuOptions { adapter: self.choice(), ..GpuOptions::default() })
             .map_err(|error| Failure::new(Status::NoAdapter, error.to_string()))

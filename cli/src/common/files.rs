@@ -16,11 +16,8 @@ use crate::html::Page;
 use crate::report::to_json;
 
 pub trait Report: Serialize + DeserializeOwned {
-    /// What the JSON says that it is a report of.
     const KIND: &'static str;
 
-    /// # Errors
-    /// If a number is not finite.
     fn to_json(&self) -> Result<String, serde_json::Error> {
         to_json(self)
     }
@@ -81,7 +78,6 @@ fn distinct([a, b]: [&Option<OutputFile>; 2]) -> Result<(), Failure> {
     }
 }
 
-/// The files of [`TableArgs`], ready to be written.
 #[derive(Debug)]
 pub struct TableFiles {
     pub json: Option<OutputFile>,
@@ -89,7 +85,6 @@ pub struct TableFiles {
 }
 
 impl TableFiles {
-    /// Prints a report, and writes it to the files that were asked for.
     pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {
         print(&report.page().to_text())?;
         self.write(report)
@@ -105,7 +100,6 @@ impl TableFiles {
     }
 }
 
-/// The files of [`ReportArgs`], ready to be written.
 #[derive(Debug)]
 pub struct ReportFiles {
     pub tables: TableFiles,
@@ -114,12 +108,10 @@ pub struct ReportFiles {
 }
 
 impl ReportFiles {
-    /// Refuses another file that goes where one of these does.
     pub fn apart_from(&self, other: &Option<OutputFile>) -> Result<(), Failure> {
         [&self.tables.json, &self.tables.csv, &self.page].into_iter().try_for_each(|file| distinct([file, other]))
     }
 
-    /// Prints a report, and writes it, its page and its plots to the files that were asked for.
     pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {
         self.tables.deliver(report)?;
         let page = report.page();
@@ -143,7 +135,6 @@ fn failed(path: &Path, error: impl Display) -> Failure {
     Failure::new(Status::Failed, format!("cannot write {}: {error}", path.display()))
 }
 
-/// A directory that is there and can be written.
 fn prepare_directory(path: &Path) -> Result<PathBuf, Failure> {
     let made = fs::create_dir_all(path).and_then(|()| AtomicFile::create(&path.join("plot.svg")));
     made.map(|_| path.to_owned())
@@ -187,7 +178,6 @@ impl OutputFile {
         Failure::new(Status::Usage, format!("{} {}: {why}", self.option, self.path.display()))
     }
 
-    /// Puts `text` in the place of the file.
     pub fn write(&self, text: &str) -> Result<(), Failure> {
         let write = || {
             let mut file = AtomicFile::create(&self.path)?;

@@ -30,7 +30,6 @@ impl Progress {
         Self(bar)
     }
 
-    /// Shows a bar of this length, if stderr is a terminal.
     pub fn start(&self, total: usize) {
         self.0.set_length(total as u64);
         if io::stderr().is_terminal() {
@@ -43,7 +42,6 @@ impl Progress {
         self.0.set_message(label.to_owned());
     }
 
-    /// Prints a line to stderr, above the bar.
     pub fn say(&self, line: &str) {
         self.0.suspend(|| eprintln!("{line}"));
     }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// All that was asked for was done, and is right.
     Ok = 0,
     /// A wrong result, a measurement that failed, or a report that could not be written.
     Failed = 1,

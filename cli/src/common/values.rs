@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 
-/// A day.
 const MAX_SECONDS: f64 = 86_400.0;
 
 pub fn up_to(max: u32) -> impl TypedValueParser<Value = u32> {

@@ -44,7 +44,6 @@ pub(super) fn settings(report: &Report) -> Vec<(String, String)> {
     .into()
 }
 
-/// A time for each case; cases that failed have none.
 pub(super) fn measures(report: &Report) -> Vec<Measure> {
     let results = report.results.iter().map(|result| {
         let clock = match result.timing {
@@ -75,7 +74,6 @@ fn measure(case: String, outcome: Result<super::Band, Missing>, clock: &'static 
     Measure { case, unit: "µs", better: Better::Faster, outcome, clock }
 }
 
-/// Everything that the time depends on, in words.
 fn case(result: &CaseResult) -> String {
     let CaseResult { op, model, kv_dtype, block_size, batch, context, mode, workload, .. } = result;
     let mut words = vec![format!("{op} {model} {batch} × {context} {} {kv_dtype}", mode.name())];

@@ -9,13 +9,11 @@ pub struct Band {
 }
 
 impl Band {
-    /// The band, wider by a share of the value on each side.
     pub(super) fn widened(self, share: f64) -> Self {
         Self { low: self.low - share * self.value, high: self.high + share * self.value, ..self }
     }
 }
 
-/// Which of two values is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// A time: the smaller.
@@ -39,12 +37,9 @@ pub struct Measure {
     pub clock: &'static str,
 }
 
-/// Why a case has no number to compare.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Missing {
-    /// It was wrong, or could not be measured.
     Failed(String),
-    /// It has a median, but too few samples to say how sure that is.
     FewSamples(f64, usize),
 }
 

@@ -25,7 +25,6 @@ pub use measure::{Band, Better, Measure, Missing};
 pub use read::{CompareError, Recorded};
 pub use row::{Row, Verdict};
 
-/// A setting, or a fact about the machine, of both reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     pub name: String,
@@ -42,7 +41,6 @@ pub struct Comparison {
     pub b: String,
     pub noise: String,
     pub settings: Vec<Setting>,
-    /// Every case, in the order of A; then what only B has.
     pub rows: Vec<Row>,
 }
 

@@ -8,7 +8,6 @@ pub(super) const MIN_SAMPLES: usize = 5;
 const CERTAINTY: f64 = 0.95;
 /// Up to here the binomial distribution is summed up; 0.5 to this power is still a number.
 const MAX_SUMMED: usize = 1000;
-/// Quantile of the normal distribution for `CERTAINTY` on two sides.
 const NORMAL: f64 = 1.96;
 
 /// The median and the interval between two samples that holds it with a certainty of 95 %, whatever the distribution:
@@ -27,7 +26,6 @@ pub(crate) fn median_band(samples: &[f64]) -> Result<Band, Missing> {
     Ok(Band { value, low: sorted[left_out], high: sorted[sorted.len() - 1 - left_out] })
 }
 
-/// Samples that may be left out at each end.
 fn left_out(count: usize) -> usize {
     let n = count as f64;
     if count > MAX_SUMMED {

@@ -10,7 +10,6 @@ use crate::common::files::Report;
 
 /// Parts of a report that say what was asked for and on what, rather than what came of it.
 const SETTINGS: [&str; 6] = ["adapter", "cache", "clock", "log", "model", "recommendation"];
-/// Curves, and what is no result.
 const LEFT_OUT: [&str; 4] = ["schema", "kind", "timeline", "published"];
 /// Names of numbers that tell how sure the one beside them is.
 const NOISE: [&str; 3] = ["low_us", "high_us", "noise"];
@@ -53,7 +52,6 @@ fn model_error(report: &Value) -> f64 {
     report.pointer("/clock/fit_error_mean").and_then(Value::as_f64).filter(|error| *error > 0.0).unwrap_or(0.0)
 }
 
-/// Texts and numbers that say what was asked for.
 pub(super) fn settings(report: &Map<String, Value>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (name, value) in report.iter().filter(|(name, _)| !LEFT_OUT.contains(&name.as_str())) {
@@ -95,7 +93,6 @@ pub(super) fn measures(report: &Value) -> Vec<Measure> {
         .collect()
 }
 
-/// A number that was measured, with what stands beside it of its noise.
 fn measured(case: &str, value: f64, numbers: &HashMap<&str, f64>) -> Option<Band> {
     let (parent, name) = case.rsplit_once('.')?;
     let beside = |name: &str| numbers.get(format!("{parent}.{name}").as_str()).copied();
@@ -106,7 +103,6 @@ fn measured(case: &str, value: f64, numbers: &HashMap<&str, f64>) -> Option<Band
     }
 }
 
-/// The leaves below `value`, with the names on the way to them.
 fn collect(value: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(fields) => {

@@ -31,7 +31,6 @@ fn is_failure(measure: &Measure) -> bool {
     matches!(measure.outcome, Err(Missing::Failed(_)))
 }
 
-/// The cases of one report, to be found by name.
 struct Side<'a> {
     by_name: HashMap<&'a str, &'a Measure>,
     failures: Vec<&'a Measure>,

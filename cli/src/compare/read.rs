@@ -37,14 +37,11 @@ fn at(field: &str) -> String {
     if field.is_empty() || field == "." { String::new() } else { format!("{field}: ") }
 }
 
-/// A report, reduced to what can be compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     pub file: PathBuf,
     pub kind: String,
-    /// How the noise of its numbers is judged.
     pub noise: String,
-    /// What was asked for and on what, by name.
     pub settings: Vec<(String, String)>,
     pub measures: Vec<Measure>,
 }
@@ -87,7 +84,6 @@ impl Recorded {
         })
     }
 
-    /// A report of a benchmark; `file` is its name in the comparison.
     pub fn of_bench(file: PathBuf, report: &BenchReport) -> Self {
         let (settings, measures) = (bench::settings(report), bench::measures(report));
         Self { file, kind: BenchReport::KIND.to_owned(), noise: bench::noise(report), settings, measures }

@@ -11,9 +11,7 @@ pub enum Verdict {
     Slower,
     /// B is better in something other than time.
     Better,
-    /// B is worse in something other than time.
     Worse,
-    /// The difference is within the noise, or there is none.
     Same,
     Differs,
     /// Nothing can be said: other clocks, or too few samples.

@@ -33,13 +33,11 @@ struct Device {
     software: bool,
     backend: String,
     driver: String,
-    /// The form of the decode kernel that would be chosen.
     kernel: String,
     limits: Limits,
     features: Features,
 }
 
-/// What the adapter offers, of what matters here.
 #[derive(Debug, Serialize, Deserialize)]
 struct Limits {
     storage_binding_bytes: u64,
@@ -87,7 +85,6 @@ impl Device {
         }
     }
 
-    /// Lines of the table, with their names; `count` writes whole numbers.
     fn lines(&self, count: fn(u64) -> String) -> [(&'static str, String); 15] {
         let Self { limits, features, .. } = self;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();

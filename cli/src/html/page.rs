@@ -7,7 +7,6 @@ use crate::report::{Head, Table};
 pub struct Page {
     pub head: Head,
     pub title: String,
-    /// Name and value of what the numbers depend on.
     pub facts: Vec<(&'static str, String)>,
     pub notices: Vec<String>,
     pub sections: Vec<Section>,
@@ -54,7 +53,6 @@ impl Page {
         html::render(self)
     }
 
-    /// Each plot's id and the plot as an SVG file of its own.
     pub fn to_svgs(&self) -> Result<Vec<(String, String)>, PlotError> {
         self.plots().map(|plot| Ok((plot.id.clone(), plot.to_svg_file()?))).collect()
     }

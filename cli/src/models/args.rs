@@ -50,13 +50,11 @@ impl OtherModelArgs {
         Ok(Some(said(Model::custom(layers, shape, max_len))))
     }
 
-    /// That model, or `usual`.
     pub fn or(&self, usual: &Model, max_len: Option<u32>) -> Result<Model, Failure> {
         Ok(self.model(max_len)?.unwrap_or_else(|| usual.clone()))
     }
 }
 
-/// The model, after its note went to stderr.
 fn said(model: Model) -> Model {
     if let Some(note) = &model.note {
         eprintln!("note: {}: {note}", model.name);
@@ -96,12 +94,10 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// The model, by name, by file or by its numbers.
     pub fn model(&self) -> Result<Model, Failure> {
         self.other.or(&self.model, self.max_len)
     }
 
-    /// Its cache.
     pub fn cache(&self, model: &Model) -> CacheConfig {
         model
             .cache_config()

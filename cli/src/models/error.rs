@@ -2,7 +2,6 @@
 
 use std::io;
 
-/// Why a model could not be had. Values are shortened.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error(

@@ -34,7 +34,6 @@ pub(super) enum Windows {
     AllBut(u32),
 }
 
-/// What follows attention in a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mlp {
     Unknown,
@@ -58,7 +57,6 @@ const LLAMA: Family = Family {
     qkv_bias: false,
     mlp: Mlp::Gated,
 };
-/// A kind that is not known by name: all that is known of it is in the file.
 pub(super) const ANY: Family = Family { model_type: "", windows: Windows::Told, mlp: Mlp::Unknown, ..LLAMA };
 const MISTRAL: Family = Family {
     model_type: "mistral",

@@ -27,7 +27,6 @@ pub(super) const WINDOW: &[&str] = &["sliding_window", "sliding_window_size", "a
 
 /// Where a model with several parts keeps the fields of its language model.
 const NESTED: [&str; 5] = ["text_config", "llm_config", "language_config", "thinker_config", "decoder_config"];
-/// Where some keep those of attention.
 const ATTENTION: &str = "attn_config";
 
 #[derive(Clone)]
@@ -77,7 +76,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The value of a field as a whole number from 1 to `max`.
     pub(super) fn number(&self, name: &str, value: &Value, max: u32) -> Result<u32, ModelError> {
         match value.as_u64().map(u32::try_from) {
             Some(Ok(count)) if (1..=max).contains(&count) => Ok(count),
@@ -99,7 +97,6 @@ impl<'a> Fields<'a> {
         list.iter().map(|value| self.number(name, value, max)).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Refuses a list that is not of one item for every layer.
     pub(super) fn check_len(&self, name: &str, list: &[Value], num_layers: u32) -> Result<(), ModelError> {
         if list.len() == num_layers as usize {
             return Ok(());
@@ -108,7 +105,6 @@ impl<'a> Fields<'a> {
         Err(self.wrong(name, &items, format!("one for each of the {num_layers} layers")))
     }
 
-    /// The same as [`count`](Self::count), where the file tells no model without it.
     pub(super) fn required(&self, names: &[&'static str], max: u32) -> Result<u32, ModelError> {
         self.count(names, max)?.ok_or_else(|| self.missing(names))
     }
@@ -143,7 +139,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value as it is written, shortened.
 pub(super) fn shown(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

@@ -14,11 +14,8 @@ use super::{Model, ModelError, weights};
 use crate::common::python_json::without_nan;
 use wgpu_paged_attention::config::{MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LEN};
 
-/// Far more than any configuration has.
 const MAX_BYTES: u64 = 1 << 20;
-/// A list for every layer.
 const PER_LAYER: &[&str] = &["num_key_value_heads_per_layer"];
-/// The field of multi-head latent attention.
 const LATENT: &str = "kv_lora_rank";
 /// Fields that give some layers, or V, other sizes than the rest, which one cache cannot have.
 const OTHER_SIZES: [(&str, &[&str]); 5] = [

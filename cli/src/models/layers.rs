@@ -6,7 +6,6 @@ use super::ModelError;
 use super::families::{Family, Windows};
 use super::fields::{Fields, WINDOW};
 
-/// What a layer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Full,
@@ -57,7 +56,6 @@ pub(super) fn window(fields: &Fields<'_>, kinds: &[Kind]) -> Result<Option<u32>,
     window.or(chunk).ok_or_else(|| fields.missing(WINDOW)).map(Some)
 }
 
-/// What the file lists layer by layer, in whichever way.
 fn listed(fields: &Fields<'_>, num_layers: u32) -> Result<Option<Vec<Kind>>, ModelError> {
     let layers = 0..num_layers as usize;
     for name in WORDS {

@@ -34,7 +34,6 @@ pub struct Model {
     pub num_q_heads: u32,
     pub num_kv_heads: u32,
     pub head_dim: u32,
-    /// The longest context that the model was made for, in tokens.
     pub max_seq_len: u32,
     /// Layers whose queries see the last `window` keys only; the others see all of them.
     pub windowed_layers: u32,
@@ -42,7 +41,6 @@ pub struct Model {
     pub window: Option<u32>,
     /// Weights of the language model, all experts included, if known.
     pub num_weights: Option<u64>,
-    /// What the numbers above leave out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -91,7 +89,6 @@ impl Model {
         self
     }
 
-    /// The built-in model of this name.
     pub fn by_name(name: &str) -> Result<Self, ModelError> {
         Self::BUILT_IN.into_iter().find(|model| model.name == name).ok_or_else(|| ModelError::UnknownModel {
             given: name.chars().take(80).collect(),
@@ -105,7 +102,6 @@ impl Model {
         hub::read(path.as_ref(), max_len)
     }
 
-    /// A model of equal layers, named after its heads; `max_len` as in [`from_config`](Self::from_config).
     pub fn custom(num_layers: u32, shape: ModelShape, max_len: Option<u32>) -> Self {
         let ModelShape { name, num_q_heads, num_kv_heads, head_dim } = shape;
         let (max_seq_len, windowed_layers, window, num_weights, note) = (0, 0, None, None, None);
@@ -125,7 +121,6 @@ impl Model {
         model
     }
 
-    /// Takes the longest context that was asked for, or the usual one, where nothing else tells.
     fn assume_length(&mut self, max_len: Option<u32>) {
         self.max_seq_len = max_len.unwrap_or(USUAL_MAX_LEN);
         if max_len.is_none() {
@@ -135,19 +130,16 @@ impl Model {
         }
     }
 
-    /// Bytes that one token takes in K and V of all layers; saturates.
     #[cfg(test)]
     pub fn kv_bytes_per_token(&self, format: KvDtype) -> u64 {
         let row_bytes = 2 * UNIT_BYTES * u64::from(format.row_units(self.head_dim));
         u64::from(self.num_layers).saturating_mul(self.num_kv_heads.into()).saturating_mul(row_bytes)
     }
 
-    /// A cache for the model with sequences as long as its context; the size of the pool is still to be set.
     pub fn cache_config(&self) -> CacheConfig {
         CacheConfig::new(self.num_layers, self.num_kv_heads, self.head_dim).with_max_seq_len(self.max_seq_len)
     }
 
-    /// The attention of one of its layers.
     pub fn shape(&self) -> ModelShape {
         ModelShape {
             name: self.name.clone(),

@@ -10,7 +10,6 @@ use wgpu_paged_attention::config::MAX_HEAD_DIM;
 /// The most query heads. Far above any model, and low enough that the bytes of the largest case fit in 64 bits.
 pub const MAX_Q_HEADS: u32 = 4096;
 
-/// Why the numbers of a shape or a case were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     #[error("case {given:?} has {}; give five, as in {form}", crate::trace::count(*found as u64, "field"))]
@@ -23,7 +22,6 @@ pub enum ShapeError {
     Indivisible { num_q_heads: u32, num_kv_heads: u32 },
 }
 
-/// The attention of one model, the same in all its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelShape {
     pub name: Cow<'static, str>,
@@ -33,7 +31,6 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
-    /// A shape of one's own, named after its numbers.
     pub fn custom(num_q_heads: u32, num_kv_heads: u32, head_dim: u32) -> Result<Self, ShapeError> {
         for (field, value, max) in [
             ("num_q_heads", num_q_heads, MAX_Q_HEADS),
@@ -49,7 +46,6 @@ impl ModelShape {
         Ok(Self { name, num_q_heads, num_kv_heads, head_dim })
     }
 
-    /// What a layer of the built-in model of this name computes.
     pub fn by_name(name: &str) -> Result<Self, ModelError> {
         Model::by_name(name).map(|model| model.shape())
     }
@@ -74,7 +70,6 @@ impl fmt::Display for ModelShape {
     }
 }
 
-/// A field of a case as a number from 1 to `max`.
 pub fn number(field: &'static str, text: &str, max: u32) -> Result<u32, ShapeError> {
     match text.parse() {
         Ok(value) if (1..=max).contains(&value) => Ok(value),
@@ -82,7 +77,6 @@ pub fn number(field: &'static str, text: &str, max: u32) -> Result<u32, ShapeErr
     }
 }
 
-/// Enough of a text to recognise it in a message.
 pub fn clip(text: &str) -> String {
     text.chars().take(80).collect()
 }

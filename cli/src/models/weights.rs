@@ -38,7 +38,6 @@ pub(super) fn count(fields: &Fields<'_>, family: &Family, model: &Model) -> Resu
     Ok(u64::try_from(total).ok())
 }
 
-/// Weights behind attention in one layer.
 fn mlp(fields: &Fields<'_>, family: &Family) -> Result<Option<u128>, ModelError> {
     let size = |field| Ok::<_, ModelError>(fields.count(&[field], u32::MAX)?.map(u128::from));
     let (Some(hidden), Some(intermediate)) = (size("hidden_size")?, size("intermediate_size")?) else {

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use crate::report::fmt::decimal;
 
-/// Units of a size, by powers of 1,000 and of 1,024.
 const UNITS: [(&str, u64); 9] = [
     ("kB", 1_000),
     ("MB", 1_000_000),

@@ -13,7 +13,6 @@ use crate::models::args::{CacheArgs, in_options, longest};
 use crate::trace::ReadOptions;
 use crate::trace::args::LogArgs;
 
-/// Examples, below the options.
 pub const HELP: &str = "\
 Sizes are exact and come from the library's own layout. A sequence of a contiguous cache reserves --max-len tokens; a
 paged one takes whole blocks.
@@ -24,7 +23,6 @@ Examples:
   paged-attention plan --config models/mine/config.json --lens 32768,256x63
   paged-attention plan --model gemma-2-9b --workload azure-conv --json plan.json --report plan.html";
 
-/// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The adapter whose limits are shown beside WebGPU's defaults.
@@ -48,7 +46,6 @@ pub struct PlanArgs {
     pub report: ReportArgs,
 }
 
-/// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     let model = args.cache.model()?;

@@ -7,23 +7,19 @@ use wgpu_paged_attention::config::MAX_SLOTS;
 use wgpu_paged_attention::gpu::recommended_limits;
 use wgpu_paged_attention::layout::KvLayout;
 
-/// The limits that decide how K and V are cut into buffers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceLimits {
     pub name: String,
-    /// Whether it is a program on the CPU.
     pub software: bool,
     pub binding_bytes: u64,
     pub buffer_bytes: u64,
 }
 
 impl DeviceLimits {
-    /// What every WebGPU device has at least.
     pub fn webgpu_defaults() -> Self {
         Self::with("WebGPU's default limits".to_owned(), false, &wgpu::Limits::default())
     }
 
-    /// What a device of this adapter gets.
     pub fn of(adapter: &wgpu::Adapter) -> Self {
         let info = adapter.get_info();
         Self::with(info.name, info.device_type == wgpu::DeviceType::Cpu, &recommended_limits(adapter))
@@ -39,7 +35,6 @@ impl DeviceLimits {
     }
 }
 
-/// How the pool lies on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRecord {
     pub device: DeviceLimits,

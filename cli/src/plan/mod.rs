@@ -26,9 +26,7 @@ use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::layout::KvLayout;
 
-/// Bytes of an entry of the block table.
 const ENTRY_BYTES: u64 = size_of::<u32>() as u64;
-/// Bytes of an entry where a table holds addresses.
 const ADDRESS_BYTES: u64 = size_of::<u64>() as u64;
 
 #[derive(Clone, Debug)]
@@ -36,18 +34,15 @@ pub struct SizingOptions {
     pub model: Model,
     pub kv_dtype: KvDtype,
     pub block_size: u32,
-    /// The longest sequence, in tokens: what a contiguous cache reserves for each.
     pub max_seq_len: u32,
     pub budget_bytes: u64,
     /// Lengths to compare for; empty means those of the published table, as far as `max_seq_len` lets them.
     pub lens: Vec<LengthList>,
-    /// Logs whose requests to compare for as well.
     pub logs: Vec<Log>,
     /// Devices besides one with WebGPU's default limits.
     pub devices: Vec<DeviceLimits>,
 }
 
-/// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizingError {
     #[error(transparent)]
@@ -56,7 +51,6 @@ pub enum SizingError {
     TooLong { tokens: u32, max_seq_len: u32 },
 }
 
-/// A whole plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizingReport {
     #[serde(flatten)]
@@ -65,18 +59,13 @@ pub struct SizingReport {
     #[serde(rename = "kv_format")]
     pub kv_dtype: KvDtype,
     pub block_size: u32,
-    /// The longest sequence, in tokens.
     pub max_seq_len: u32,
     pub budget_bytes: u64,
-    /// What things take.
     pub bytes: Bytes,
     pub num_blocks: u32,
-    /// Contiguous against paged.
     pub scenarios: Vec<Scenario>,
     pub tables: Tables,
-    /// What sliding windows save, if the model has any.
     pub window: Option<WindowRecord>,
-    /// What devices make of the pool: WebGPU's default limits first.
     pub limits: Vec<LimitRecord>,
 }
 
@@ -92,11 +81,9 @@ pub struct Bytes {
     pub sequence: u64,
 }
 
-/// Page tables of the longest sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tables {
     pub entries: u32,
-    /// The one table of this cache, in bytes.
     pub bytes: u64,
     /// One table of addresses for each layer, KV head, and K or V, as the published figures count them: how many.
     pub per_head_tables: u64,
@@ -104,7 +91,6 @@ pub struct Tables {
     pub per_head_bytes: u64,
 }
 
-/// Works out a plan. `command` is the command line to keep with it.
 pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, SizingError> {
     let SizingOptions { model, kv_dtype, block_size, max_seq_len, budget_bytes, .. } = options;
     let config = CacheConfig::new(model.num_layers, model.num_kv_heads, model.head_dim)

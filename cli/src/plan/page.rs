@@ -7,13 +7,11 @@ use crate::html::{Page, Section};
 use crate::report::fmt::{binary, count, decimal, number, percent};
 use crate::report::{Table, select_csv};
 
-/// What a line shows of each scenario.
 type Curve = fn(&Scenario) -> f64;
 
 impl Report for SizingReport {
     const KIND: &'static str = "plan";
 
-    /// The comparison, exact.
     fn to_csv(&self) -> Result<String, csv::Error> {
         const COLUMNS: &str = "scenario=name,requests,mean_tokens,contiguous_bytes,paged_bytes,saved,\
             contiguous_utilisation,paged_utilisation,contiguous_fit,paged_fit,\
@@ -157,7 +155,6 @@ fn savings(report: &SizingReport) -> Section {
     Section { heading: "What paging saves".to_owned(), text: text.to_owned(), plots, tables: vec![table] }
 }
 
-/// One point for each length of a request, ascending.
 fn by_tokens(scenarios: &[Scenario], y: Curve) -> Vec<(f64, f64)> {
     let mut points: Vec<_> = scenarios.iter().map(|scenario| (scenario.mean_tokens, y(scenario))).collect();
     points.retain(|point| point.0 > 0.0);

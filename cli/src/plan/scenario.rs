@@ -9,7 +9,6 @@ use crate::trace::Request;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::KvLayout;
 
-/// What requests of certain lengths take, and how many of them fit into the budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
     pub name: String,
@@ -17,19 +16,13 @@ pub struct Scenario {
     pub requests: u64,
     /// Tokens of a request, the answer included; those beyond the longest sequence are not counted.
     pub mean_tokens: f64,
-    /// Bytes where each request reserves the longest sequence.
     pub contiguous_bytes: u64,
     pub paged_bytes: u64,
     pub saved: f64,
-    /// Filled over reserved where each request reserves the longest sequence.
     pub contiguous_utilisation: f64,
-    /// Filled over reserved in blocks.
     pub paged_utilisation: f64,
-    /// Such requests in the budget where each reserves the longest sequence.
     pub contiguous_fit: u64,
-    /// Such requests in the budget, in blocks.
     pub paged_fit: u64,
-    /// The published, rounded figures for the same, if there are any.
     pub published: Option<PublishedSaving>,
 }
 

@@ -9,7 +9,6 @@ use wgpu_paged_attention::config::CacheConfig;
 /// What a sequence takes at most while it decodes, with and without giving back what no query will see again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowRecord {
-    /// Keys that a query of a layer with a window sees.
     pub window: u32,
     pub windowed_layers: u32,
     /// The sequence in question, in tokens: the longest that the model was made for, or that was asked for.

@@ -2,20 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one step computes, summed over its sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepWork {
-    /// Sequences that decode one token.
     pub decoding: u32,
     pub decode_keys: u64,
-    /// The same in layers with a sliding window.
     pub decode_window_keys: u64,
-    /// Sequences that bring a chunk of a prompt.
     pub chunks: u32,
     pub prompt_tokens: u32,
     /// Pairs of a query and a key that it sees, in these chunks.
     pub prompt_pairs: u64,
-    /// The same in layers with a sliding window.
     pub prompt_window_pairs: u64,
 }
 
@@ -41,26 +36,21 @@ impl StepWork {
         }
     }
 
-    /// Tokens that pass through the model.
     pub fn tokens(&self) -> u32 {
         self.decoding + self.prompt_tokens
     }
 }
 
-/// Says how long a step would have taken.
 pub trait Clock {
     /// Seconds of one step, from 1e-9 to 1e9.
     fn step_s(&self, step: &StepWork) -> f64;
 
-    /// What the reader of a report should know about it.
     fn describe(&self) -> ClockRecord;
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClockRecord {
-    /// `step` or `calibrated`.
     pub kind: String,
-    /// How it tells the time.
     pub description: String,
     pub adapter: Option<String>,
     /// Mean of the relative errors at points that were kept out of the fit: 0.1 is 10 %.

@@ -27,7 +27,6 @@ use crate::report::Head;
 use crate::trace::args::{LogArgs, check_ids};
 use crate::trace::{Log, ReadOptions, TimeUnit};
 
-/// Examples, below the options.
 pub const HELP: &str = "\
 Requests come when the log says so; each step takes a token of every sequence that decodes and chunks of new prompts. The
 block manager is the real one, the time is that of the clock: every step as long as any other, or as long as it would take
@@ -41,12 +40,9 @@ Examples:
   paged-attention replay --workload sharegpt --requests 200 --execute --budget 2GB
   paged-attention replay --json replay.json --csv replay.csv --report replay.html";
 
-/// What is served where nothing was asked for.
 const DEFAULT_WORKLOAD: &str = "azure-conv";
-/// Time for the timed runs of a calibration.
 const CALIBRATION_TIME: Duration = Duration::from_secs(10);
 
-/// How time passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClockKind {
     /// Every step takes --step-ms.
@@ -55,7 +51,6 @@ pub enum ClockKind {
     Calibrated,
 }
 
-/// One of the two caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Side {
     /// Every sequence reserves --max-len tokens.
@@ -64,7 +59,6 @@ pub enum Side {
     Paged,
 }
 
-/// Arguments of `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The adapter of --clock calibrated and --execute.
@@ -132,7 +126,6 @@ fn step_ms(text: &str) -> Result<f64, String> {
     ms.ok_or_else(|| "give milliseconds from 0.001 to 1000000".to_owned())
 }
 
-/// Runs the command.
 pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;
     let saved = OutputFile::prepare("--save-calibration", args.save_calibration.as_deref())?;
@@ -203,7 +196,6 @@ impl ReplayArgs {
     }
 }
 
-/// The requests to serve, once all that can be wrong with them and the options about them is ruled out.
 fn requests(args: &ReplayArgs, model: &Model) -> Result<Log, Failure> {
     let default = Workload::by_name(DEFAULT_WORKLOAD).map_err(|error| in_options(&error))?;
     let tokens_per_id = if args.shares() { args.tokens_per_id } else { Some(1) };

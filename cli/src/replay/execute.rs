@@ -30,7 +30,6 @@ use wgpu_paged_attention::testkit::{Gpu, SENTINEL, ScenarioVariant, Tolerances, 
 /// Wrong rows that are described; all are counted.
 const DESCRIBED: usize = 8;
 
-/// How much of a schedule is executed, and how closely it is looked at.
 #[derive(Clone, Debug)]
 pub struct ExecuteOptions {
     pub shape: ModelShape,
@@ -46,13 +45,11 @@ pub struct ExecuteOptions {
 }
 
 impl ExecuteOptions {
-    /// 64 steps, 16 rows of each, no fault.
     pub fn new(shape: ModelShape) -> Self {
         Self { shape, window: None, steps: 64, rows_per_step: 16, seed: 1, wrong_block_at: None }
     }
 }
 
-/// Why a schedule cannot be executed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
     #[error(transparent)]
@@ -80,7 +77,6 @@ enum Kind {
     Q,
 }
 
-/// Runs the steps of a schedule on a device.
 pub struct Executor {
     gpu: Gpu,
     cache: KvCache,
@@ -107,17 +103,14 @@ impl Executor {
         Ok(Self { gpu: gpu.clone(), cache, appender, attention, options, record })
     }
 
-    /// How the plans of the schedule have to cut their work.
     pub fn schedule(&self) -> Schedule {
         self.cache.schedule()
     }
 
-    /// Whether all steps that were asked for are through.
     pub fn is_done(&self) -> bool {
         self.record.steps >= self.options.steps
     }
 
-    /// What came of it so far.
     pub fn record(&self) -> &ExecuteRecord {
         &self.record
     }
@@ -164,7 +157,6 @@ impl Executor {
         outputs.iter().map(|out| self.gpu.read(out).ok_or(ExecuteError::Lost)).collect()
     }
 
-    /// Compares some rows with the oracle.
     fn judge(&mut self, step: &ObservedStep<'_>, rows: &[Row], outputs: &[Vec<f32>]) {
         let Some(longest) = (0..rows.len()).max_by_key(|&row| rows[row].position) else { return };
         let mut rng = rng_for(&format!("rows of step {}", self.record.steps), self.options.seed);
@@ -187,7 +179,6 @@ impl Executor {
         }
     }
 
-    /// Compares a row for the queries of one KV head; returns the largest error.
     fn compare(
         &self,
         step: &ObservedStep<'_>,
@@ -239,7 +230,6 @@ impl Executor {
         (0..count).map(move |_| rng.random_range(-most..most))
     }
 
-    /// The plan with the fault that is to be planted in this step, if any.
     fn faulty(&self, step: &ObservedStep<'_>) -> Option<StepPlan> {
         let planted = self.options.wrong_block_at.is_some_and(|at| self.record.steps >= at);
         let longest = step.growth.iter().max_by_key(|growth| growth.len).filter(|_| planted)?;

@@ -4,7 +4,6 @@ use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::plan::Schedule;
 
-/// The cache, and how requests share it.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The cache. [`paged`](CacheConfig::paged) is set by [`serve`](super::serve), `max_sequences` is the most
@@ -12,16 +11,13 @@ pub struct ServeOptions {
     pub cache: CacheConfig,
     /// The window of every group of layers, as in [`ManagerOptions::windows`].
     pub windows: Vec<Option<u32>>,
-    /// The most tokens in one step: those that decode, and chunks of prompts.
     pub step_tokens: u32,
     /// Whether equal beginnings are shared, where the log tells what prompts begin with.
     pub prefix_cache: bool,
-    /// How steps are cut, for an observer that runs them.
     pub schedule: Schedule,
 }
 
 impl ServeOptions {
-    /// Serves a cache with steps of up to 2,048 tokens, and shares prefixes.
     pub fn new(cache: CacheConfig) -> Self {
         // No device looks for shared runs here, so no time is spent on it.
         let schedule = Schedule { share_prefixes: false, ..Schedule::default() };

@@ -179,14 +179,12 @@ fn wrong(executed: &ExecuteRecord) -> Table {
     )
 }
 
-/// What a line shows of each moment.
 type Curve = fn(&TimelinePoint) -> f64;
 
 fn plot(id: &str, title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
     Plot { id: id.to_owned(), title: title.to_owned(), x, y, series, levels: Vec::new() }
 }
 
-/// What a table shows of the sides: a row for each number, its name first.
 fn numbers(sides: &[&ServeRecord]) -> Vec<Vec<String>> {
     let row = |label: &str, cell: Cell| {
         std::iter::once(label.to_owned()).chain(sides.iter().map(|side| cell(side))).collect::<Vec<_>>()
@@ -207,7 +205,6 @@ fn numbers(sides: &[&ServeRecord]) -> Vec<Vec<String>> {
 
 type Cell = fn(&ServeRecord) -> String;
 
-/// What a table shows of each side.
 const ROWS: &[(&str, Cell)] = &[
     ("room, tokens", |side| count(side.capacity_tokens)),
     ("finished (cut at the longest sequence)", |side| format!("{} ({})", count(side.finished), count(side.cut))),
@@ -231,7 +228,6 @@ const ROWS: &[(&str, Cell)] = &[
     ("seconds, of these in steps", |side| format!("{}, {}", number(side.elapsed_s), number(side.busy_s))),
 ];
 
-/// The size of the cache, as it was given.
 fn budget(report: &ReplayReport) -> String {
     match (report.cache.memory_budget_bytes, report.cache.num_blocks) {
         (Some(bytes), _) => ByteSize(bytes).to_string(),
@@ -239,7 +235,6 @@ fn budget(report: &ReplayReport) -> String {
     }
 }
 
-/// What the clock was calibrated on, and its error.
 fn fit(report: &ReplayReport) -> String {
     let clock = &report.clock;
     let adapter = clock.adapter.as_ref().map_or(String::new(), |adapter| format!(", calibrated on {adapter}"));

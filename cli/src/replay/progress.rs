@@ -36,7 +36,6 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Requests that need nothing more.
     pub(super) fn done(&self) -> usize {
         (self.finished + self.refused + self.empty) as usize
     }

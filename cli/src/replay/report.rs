@@ -9,7 +9,6 @@ use crate::report::Head;
 use crate::trace::{Log, TimeUnit};
 use wgpu_paged_attention::config::CacheConfig;
 
-/// A log served by a contiguous and by a paged cache of the same size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayReport {
     #[serde(flatten)]
@@ -21,22 +20,16 @@ pub struct ReplayReport {
     pub bytes_per_token: u64,
     pub step_tokens: u32,
     pub clock: ClockRecord,
-    /// The contiguous cache, unless it was left out.
     pub contiguous: Option<ServeRecord>,
-    /// The paged cache, unless it was left out.
     pub paged: Option<ServeRecord>,
-    /// The steps that ran through the kernels, if any were to.
     pub executed: Option<ExecuteRecord>,
-    /// Whether Ctrl-C ended it.
     pub interrupted: bool,
 }
 
-/// Where requests come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRecord {
     pub name: String,
     pub requests: usize,
-    /// Bad rows that were left out.
     pub skipped: u64,
     /// Tokens that an id of a prefix stands for, where the log has ids.
     pub tokens_per_id: Option<u32>,

@@ -2,14 +2,12 @@
 
 use wgpu_paged_attention::blocks::{Rank, SeqId};
 
-/// What the scheduler knows of a request that has arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InService {
     /// Its place in the log.
     pub(super) number: usize,
     /// Nanoseconds since the first arrival of the log, as all times here.
     pub(super) arrival_ns: u64,
-    /// When it was first let in.
     pub(super) admitted_ns: u64,
     pub(super) prompt_tokens: u32,
     /// Tokens to generate, cut so that the sequence fits.
@@ -17,7 +15,6 @@ pub(super) struct InService {
     pub(super) generated: u32,
     pub(super) last_token_ns: u64,
     pub(super) first_token_ns: u64,
-    /// Its sequence and how many tokens of it are in the cache.
     pub(super) seq: Option<SeqId>,
     pub(super) len: u32,
     /// The rank of its first sequence, which it keeps.
@@ -32,7 +29,6 @@ impl InService {
         self.prompt_tokens + self.generated
     }
 
-    /// Tokens to compute before the next token comes.
     pub(super) fn missing(&self) -> u32 {
         self.wanted() - self.len
     }

@@ -15,7 +15,6 @@ use wgpu_paged_attention::plan::StepPlan;
 /// Of the blocks, kept free when a request is let in, so that it does not push out another at once.
 const WATERMARK: f64 = 0.01;
 
-/// A sequence's part in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     pub seq: SeqId,
@@ -31,22 +30,18 @@ pub struct Growth {
 pub struct ObservedStep<'a> {
     pub manager: &'a CacheManager,
     pub plan: &'a StepPlan,
-    /// What grows, in the order of the plan.
     pub growth: &'a [Growth],
     pub log: &'a Log,
     pub tokens: Tokens,
 }
 
-/// Why an observer ends a replay.
 pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Watches the steps of a replay, to run them on a device for instance.
 pub trait StepObserver {
     /// Sees a step before it is committed.
     fn step(&mut self, step: &ObservedStep<'_>) -> Result<(), ObserverError>;
 }
 
-/// What the prefix cache was asked and found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lookups {
     pub(super) requests: usize,
@@ -54,7 +49,6 @@ pub(super) struct Lookups {
     pub(super) hits: u64,
 }
 
-/// The queue, the batch and the cache.
 pub(super) struct Scheduler<'a> {
     log: &'a Log,
     options: &'a ServeOptions,
@@ -67,7 +61,6 @@ pub(super) struct Scheduler<'a> {
     /// The batch, in the order in which it was let in.
     pub(super) running: Vec<InService>,
     growth: Vec<Growth>,
-    /// The token ids of a step, or of a prompt that is looked up.
     ids: Vec<u32>,
     /// The first request that waits did not fit, and nothing has changed since that could help it.
     blocked: bool,
@@ -99,13 +92,11 @@ impl<'a> Scheduler<'a> {
         })
     }
 
-    /// The most tokens of one sequence.
     pub(super) fn max_len(&self) -> u32 {
         let layout = self.manager.layout();
         layout.num_slots().min(layout.max_seq_len().into()) as u32
     }
 
-    /// Whether prompts are looked up.
     pub(super) fn has_prefix_cache(&self) -> bool {
         self.prefix_cache
     }
@@ -263,7 +254,6 @@ impl<'a> Scheduler<'a> {
         self.manager.reserve_tokens(&requests, &mut self.plan)
     }
 
-    /// Makes the sequence of the lowest rank give way.
     fn preempt(&mut self) -> Result<(), ServeError> {
         // The last of the batch has the lowest rank; the manager knows best whose blocks that frees.
         let victims = self.manager.victims(1, None).unwrap_or_default();

@@ -10,14 +10,11 @@ const SCALE: f64 = 1e6;
 /// The largest value and count kept apart: 35 years in microseconds.
 const MOST: u64 = 1 << 50;
 
-/// A distribution: percentiles to three digits, mean and largest to the millionth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub mean: f64,
     pub p50: f64,
-    /// 95 % are at most this.
     pub p95: f64,
-    /// 99 % are at most this.
     pub p99: f64,
     pub max: f64,
 }
@@ -45,7 +42,6 @@ impl Default for Values {
 }
 
 impl Values {
-    /// Adds one value, 0 or more.
     pub(super) fn add(&mut self, value: f64) {
         self.add_for(value, 1.0 / SCALE);
     }
@@ -59,7 +55,6 @@ impl Values {
         self.max = self.max.max(value);
     }
 
-    /// The numbers; `None` without values.
     pub(super) fn spread(&self) -> Option<Spread> {
         let max = to_millionth(self.max);
         let at = |quantile| (self.histogram.value_at_quantile(quantile) as f64 / SCALE).min(max);

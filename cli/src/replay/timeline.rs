@@ -14,7 +14,6 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Adds the state at a time later than all others, unless the last point is near.
     pub(super) fn add(&mut self, point: TimelinePoint) {
         if self.points.last().is_some_and(|last| point.time_s < last.time_s + self.spacing_s) {
             return;

@@ -12,7 +12,6 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// For a log whose ids stand for so many tokens each; `None` for one without ids.
     pub fn new(tokens_per_id: Option<u32>) -> Self {
         Self { tokens_per_id: tokens_per_id.unwrap_or(1).max(1) }
     }

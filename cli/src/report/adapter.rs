@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use wgpu_paged_attention::testkit::{Gpu, describe_driver};
 
-/// Stands in every report of a software adapter.
 const SOFTWARE_NOTICE: &str = "SOFTWARE ADAPTER: these are CPU numbers, not a GPU's";
 
 /// The version of wgpu that this program is built for; Cargo.lock holds the exact one.
@@ -13,10 +12,8 @@ const WGPU_VERSION: &str = "30.0";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Adapter {
     pub name: String,
-    /// Graphics API below wgpu.
     pub backend: String,
     pub driver: String,
-    /// Whether the device is a program on the CPU.
     pub software: bool,
     /// Discrete, integrated, virtual or CPU, in wgpu's words.
     pub device_type: String,
@@ -41,7 +38,6 @@ impl Adapter {
         ("adapter", value)
     }
 
-    /// The warning, where the numbers are no GPU's.
     pub fn notice(&self) -> Option<String> {
         self.software.then(|| SOFTWARE_NOTICE.to_owned())
     }

@@ -1,6 +1,5 @@
 //! Numbers for people, the same in text, tables and plots.
 
-/// A whole number with all its digits, in groups of three.
 pub fn count(number: impl ToString) -> String {
     grouped(&number.to_string())
 }
@@ -19,7 +18,6 @@ pub fn number(value: f64) -> String {
     grouped(if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text })
 }
 
-/// Separates the thousands before the point.
 fn grouped(text: &str) -> String {
     let whole = text.find('.').unwrap_or(text.len());
     let mut grouped = String::with_capacity(text.len() + whole / 3);
@@ -51,7 +49,6 @@ pub fn ratio(ratio: f64) -> String {
     format!("{ratio:.3}")
 }
 
-/// An error, of which only the magnitude matters.
 pub fn error(error: f64) -> String {
     format!("{error:.1e}")
 }
@@ -61,7 +58,6 @@ pub fn decimal(bytes: u64) -> String {
     in_units(bytes, 1000, ["kB", "MB", "GB", "TB"])
 }
 
-/// The same in units of 1,024s.
 pub fn binary(bytes: u64) -> String {
     in_units(bytes, 1024, ["KiB", "MiB", "GiB", "TiB"])
 }

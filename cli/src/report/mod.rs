@@ -25,7 +25,6 @@ pub struct Head {
     pub kind: String,
     #[serde(default = "unknown")]
     pub version: String,
-    /// The command line that gives the report again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,9 +46,6 @@ impl Head {
 }
 
 /// A header made of the rows' field names, and a line for each row.
-///
-/// # Errors
-/// If a row is not flat: a field is a list or a map.
 pub(crate) fn to_csv(rows: impl IntoIterator<Item: Serialize>) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {

@@ -12,11 +12,9 @@ pub type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> Option<String>);
 /// A table with a heading for each column; the first cell of a row is the row's heading.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table {
-    /// Unique on its page.
     pub id: String,
     pub caption: String,
     pub header: Vec<String>,
-    /// As many cells in each row as the header has.
     pub rows: Vec<Vec<String>>,
     /// Columns that hold words; the others hold numbers.
     pub words: usize,
@@ -46,7 +44,6 @@ impl Table {
         table
     }
 
-    /// The class of a cell in a column, counted from 0.
     pub fn class(&self, column: &usize, cell: &str) -> &'static str {
         match (*column < self.words, cell.chars().count() > MAX_LINE) {
             (true, false) => "word",

@@ -4,7 +4,6 @@ use std::io;
 
 use super::MAX_LINE_BYTES;
 
-/// Why a log could not be read, and where.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}{}: {problem}", line.map_or_else(String::new, |line| format!(":{line}")))]
 pub struct TraceError {
@@ -100,7 +99,6 @@ pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Enough of a text to recognise it in a message.
 pub(super) fn clip(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -37,7 +37,6 @@ pub(super) const MOONCAKE: Form = Form {
     ids: Some("hash_ids"),
     clock: Clock::Usually(TimeUnit::Ms),
 };
-/// Tokens behind one id of [`MOONCAKE`], as it is published.
 pub(super) const MOONCAKE_TOKENS_PER_ID: u32 = 512;
 /// A field of the Qwen-Bailian traces, which are otherwise of the form of Mooncake, but in seconds
 pub(super) const BAILIAN: &str = "chat_id";

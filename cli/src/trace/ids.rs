@@ -3,7 +3,6 @@
 use super::error::Problem;
 use super::{PrefixIds, Request};
 
-/// The largest block that is tried.
 const MAX_TOKENS_PER_ID: u32 = 4096;
 
 /// Reads ids and inclusive ranges, `3;14-27`. Where one cannot be read, it is the error.

@@ -7,7 +7,6 @@ use flate2::bufread::MultiGzDecoder;
 use super::MAX_LINE_BYTES;
 use super::error::Problem;
 
-/// The first bytes of a gzip member.
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 
 /// Hands out one line at a time, and holds no more than that.
@@ -17,7 +16,6 @@ pub(super) struct Lines<'r> {
     input: Box<dyn BufRead + 'r>,
     compressed: bool,
     text: Vec<u8>,
-    /// The rest of the current line is still to be read.
     unfinished: bool,
     /// Bytes of the current line that were handed out to a parser of tables.
     handed_out: usize,
@@ -25,7 +23,6 @@ pub(super) struct Lines<'r> {
 }
 
 impl<'r> Lines<'r> {
-    /// Lines of the input, or of what is compressed in it.
     pub(super) fn new(mut input: impl Read + 'r) -> io::Result<Self> {
         let mut start = Vec::new();
         input.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
@@ -62,7 +59,6 @@ impl<'r> Lines<'r> {
         }
     }
 
-    /// The current line without spaces around it.
     pub(super) fn text(&self) -> &[u8] {
         self.text.trim_ascii()
     }

@@ -47,9 +47,7 @@ pub use time::TimeUnit;
 
 /// The longest line of a log, in bytes; real ones stay below 10 KB.
 const MAX_LINE_BYTES: usize = 1 << 20;
-/// The most requests [`read_file`] collects: 1.5 GiB of them.
 const MAX_REQUESTS: usize = 1 << 25;
-/// The most ranges of ids that [`read_file`] collects: half a GiB of them.
 const MAX_ID_RANGES: usize = 1 << 25;
 
 /// A load beyond any device's, of so many requests at least.
@@ -83,7 +81,6 @@ pub struct Log {
     pub name: String,
     /// At least one, in the order of their arrival.
     pub requests: Vec<Request>,
-    /// Bad rows left out.
     pub skipped: u64,
     /// Tokens that one id of [`Request::prefix`] stands for; `None` if the log has no ids.
     pub tokens_per_id: Option<u32>,

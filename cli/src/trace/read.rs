@@ -19,7 +19,6 @@ pub(super) struct TraceReader<'r> {
     pub(super) rows: Rows,
     file: String,
     skip_bad: bool,
-    /// Bad rows left out so far.
     pub(super) skipped: u64,
     /// The current line is the first row, not yet handed out.
     at_first_row: bool,
@@ -27,7 +26,6 @@ pub(super) struct TraceReader<'r> {
 }
 
 impl<'r> TraceReader<'r> {
-    /// Reads the header; `name` stands for the file in errors.
     pub(super) fn new(input: impl Read + 'r, name: &str, options: &ReadOptions) -> Result<Self, TraceError> {
         let wrong = |line, problem| TraceError { file: name.to_owned(), line, problem };
         let mut lines = Lines::new(input).map_err(|source| wrong(None, Problem::Io(source)))?;
@@ -52,7 +50,6 @@ impl<'r> TraceReader<'r> {
         Ok(Self { csv, record, columns, rows, file, skip_bad, skipped, at_first_row: is_json, done: false })
     }
 
-    /// An error at the current line, or of the file as a whole where no line is at fault.
     pub(super) fn error(&self, problem: Problem) -> TraceError {
         at_line(&self.file, self.csv.get_ref().line, problem)
     }
@@ -99,7 +96,6 @@ fn at_line(file: &str, line: u64, problem: Problem) -> TraceError {
     TraceError { file: file.to_owned(), line, problem }
 }
 
-/// Splits the current line, which is not blank.
 fn split(csv: &mut Reader<Lines<'_>>, record: &mut ByteRecord) -> Result<(), Problem> {
     csv.read_byte_record(record).map_err(|error| Problem::Io(error.into()))?;
     if csv.get_mut().take_open_quote() { Err(Problem::OpenQuote) } else { Ok(()) }

@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-/// One request of a log or a synthetic workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Request {
     /// Nanoseconds since the first request of the log; never decreasing within one.
@@ -43,7 +42,6 @@ impl PrefixIds {
         Self(joined.into())
     }
 
-    /// Ids in all; saturates.
     pub fn len(&self) -> u64 {
         self.0.iter().fold(0, |len: u64, (first, last)| len.saturating_add((last - first).saturating_add(1)))
     }
@@ -53,17 +51,14 @@ impl PrefixIds {
         self.0.is_empty()
     }
 
-    /// The ids in the order of the prompt.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    /// The first and last ids of all ranges, in the order of the prompt.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
 
-    /// Ranges that are kept: what the ids take in memory.
     pub(super) fn num_ranges(&self) -> usize {
         self.0.len()
     }

@@ -14,7 +14,6 @@ use super::{PrefixIds, ReadOptions, Request, ids};
 /// A request, and its arrival in billionths of the log's unit since the first one.
 pub(super) type Row = (i128, Request);
 
-/// Turns rows into requests, and keeps the time going forward.
 pub(super) struct Rows {
     form: &'static Form,
     pub(super) times: Times,

@@ -7,7 +7,6 @@ use rand::distr::weighted::WeightedIndex;
 use super::Request;
 use crate::seed::rng_for;
 
-/// Why no lengths could be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     #[error("no request has output tokens, of {requests} in all, so none is ever in a decode batch")]

@@ -36,7 +36,6 @@ impl SeenPrefixes {
         found
     }
 
-    /// Makes an edge to a new node, and returns that.
     fn grow(&mut self, from: (u32, u64), last: u64) -> u32 {
         // Each range of a log makes two nodes at most, and logs of 2^25 ranges are the largest.
         self.nodes += 1;

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::ReadOptions;
 use super::error::{Problem, clip};
 
-/// The unit of a log's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeUnit {
@@ -45,7 +44,6 @@ impl TimeUnit {
     }
 }
 
-/// How a form of logs tells the time.
 #[derive(Clone, Copy)]
 pub(super) enum Clock {
     /// In the unit that the column's name gives.
@@ -67,13 +65,11 @@ const DATES_S: std::ops::Range<i128> = 1_000_000_000..4_000_000_000;
 /// Tokens per second of a typical published log: they lie between 200 and 60,000.
 const TYPICAL_TOKENS_PER_S: f64 = 5000.0;
 
-/// A time that is read, not yet accepted.
 pub(super) struct Time {
     billionths: i128,
     has_offset: Option<bool>,
 }
 
-/// The times of a log, one after the other.
 pub(super) struct Times {
     field: &'static str,
     clock: Clock,

@@ -7,9 +7,7 @@ use crate::bench::stats::median;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// In blocks, through a block table.
     Paged,
-    /// In one piece per sequence.
     Contiguous,
     /// In blocks, and sequences that begin alike have their first blocks in common.
     Shared,
@@ -28,7 +26,6 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timing {
-    /// Timestamps written by the device around the work.
     Gpu,
     /// The host's clock from submission to completion.
     Wall,
@@ -36,14 +33,12 @@ pub enum Timing {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// `append`, `decode`, `prefill` or `mixed`.
     pub op: String,
     pub model: String,
     pub num_q_heads: u32,
     pub num_kv_heads: u32,
     pub head_dim: u32,
     pub kv_dtype: String,
-    /// Tokens per block. The contiguous run of a pair carries the same number.
     pub block_size: u32,
     pub batch: u32,
     /// Longest sequence, in tokens.
@@ -53,24 +48,18 @@ pub struct CaseResult {
     /// Query tokens of all sequences together; 0 for an append.
     #[serde(default)]
     pub queries: u64,
-    /// The options of the attention, `plain` without any.
     #[serde(default)]
     pub variant: String,
-    /// Leading tokens that are the same in all sequences; their blocks are shared if the mode says so.
     #[serde(default)]
     pub shared_prefix: u32,
     pub mode: Mode,
     /// Where the lengths come from: `uniform`, a built-in workload, the name of a log, or the lengths themselves.
     pub workload: String,
-    /// Hash of the inputs, which depend on case and seed alone.
     pub input_hash: String,
     pub timing: Timing,
-    /// Every counted run, in order, in microseconds.
     pub samples_us: Vec<f64>,
     pub median_us: f64,
-    /// First quartile.
     pub p25_us: f64,
-    /// Third quartile.
     pub p75_us: f64,
     /// Median by the host's clock, where `timing` is another.
     pub wall_median_us: Option<f64>,
@@ -78,26 +67,21 @@ pub struct CaseResult {
     pub cold_us: Option<f64>,
     /// Bytes that must move, by the formulas of [`accounting`](crate::bench::accounting).
     pub bytes: u64,
-    /// `bytes` over the median.
     pub gb_s: f64,
     /// `gb_s` as a share of the ceiling for reading, 0 to 1; `None` without the ceiling.
     pub fraction_of_read: Option<f64>,
-    /// Multiplies and adds that must happen, by the same formulas; 0 for an append.
     #[serde(default)]
     pub flops: u64,
-    /// `flops` over the median; `None` where there are none.
     #[serde(default)]
     pub gflop_s: Option<f64>,
     /// `gflop_s` as a share of the ceiling for multiply-adds, measured beside operations that are bound by it.
     #[serde(default)]
     pub fraction_of_fma: Option<f64>,
-    /// Largest difference from the f64 reference.
     pub max_abs_error: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// As in the two results, like all fields but the last two.
     pub op: String,
     pub model: String,
     pub kv_dtype: String,
@@ -107,11 +91,9 @@ pub struct Pair {
     pub workload: String,
     /// Median of the quotients of neighbouring runs: above 1, paging costs time.
     pub paged_over_contiguous: f64,
-    /// Quotients it is the median of.
     pub samples: usize,
 }
 
-/// What the two runs of a pair have in common.
 type Key<'a> = (&'a str, &'a str, &'a str, [u32; 3], &'a str);
 
 impl CaseResult {
@@ -119,12 +101,10 @@ impl CaseResult {
         (&self.op, &self.model, &self.kv_dtype, [self.block_size, self.batch, self.context], &self.workload)
     }
 
-    /// Whether decode had more than one query per sequence, as in speculative decoding.
     pub fn is_speculative(&self) -> bool {
         self.op == "decode" && self.queries > self.batch.into()
     }
 
-    /// The options of the attention, if there are any.
     pub fn options(&self) -> Option<&str> {
         Some(&*self.variant).filter(|variant| !matches!(*variant, "" | "plain"))
     }

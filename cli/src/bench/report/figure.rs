@@ -19,7 +19,6 @@ impl Limit {
     }
 }
 
-/// A number made of several runs that alternated, or of their errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     pub what: String,
@@ -31,7 +30,6 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it is as it should be; `None` if nothing was asked.
     pub fn met(&self) -> Option<bool> {
         self.limit.map(|limit| limit.holds(self.measured))
     }

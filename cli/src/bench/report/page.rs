@@ -12,7 +12,6 @@ use crate::html::{Page, Section};
 use crate::report::fmt::{count, duration, error, number, percent, ratio};
 use crate::report::{Table, select_csv};
 
-/// Columns of the CSV, each by the name of its field.
 const COLUMNS: &str = "adapter,driver,op,model,num_q_heads,num_kv_heads,head_dim,kv_dtype,block_size,batch,context,\
     tokens,queries,variant,shared_prefix,mode,workload,timing,samples,median_us,p25_us,p75_us,wall_median_us,cold_us,\
     bytes,gb_s,fraction_of_read,flops,gflop_s,fraction_of_fma,paged_over_contiguous,max_abs_error";
@@ -60,7 +59,6 @@ fn page(report: &Report) -> Page {
     }
 }
 
-/// What the device does at best, as far as measured.
 fn ceilings(ceilings: &Ceilings) -> String {
     let Ceilings { read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us } = *ceilings;
     let rate = |rate: Option<f64>, unit: &str| rate.map(|rate| format!("{} {unit}", number(rate)));
@@ -139,7 +137,6 @@ pub(super) fn results(report: &Report) -> Table {
     )
 }
 
-/// The rate that bounds a case, and what share it is of what the device does at best.
 fn rate(result: &CaseResult) -> (String, Option<f64>) {
     match (result.gflop_s, result.fraction_of_fma) {
         (Some(gflop_s), Some(fraction)) => (format!("{} GFLOP/s", number(gflop_s)), Some(fraction)),
@@ -156,7 +153,6 @@ fn lengths(result: &CaseResult) -> String {
     }
 }
 
-/// The operation, with what is not as usual about it.
 fn op(result: &CaseResult) -> String {
     let mut text = result.op.clone();
     // Writing to a string cannot fail.
@@ -169,7 +165,6 @@ fn op(result: &CaseResult) -> String {
     text
 }
 
-/// Tokens that one run brings forward: those that it appends, or its queries.
 fn tokens_per_s(result: &CaseResult) -> f64 {
     let tokens = if result.op == "append" { result.tokens } else { result.queries };
     tokens as f64 / result.median_us * 1e6
@@ -223,7 +218,6 @@ struct Rate {
     ceiling: Option<(String, f64)>,
 }
 
-/// What tells the lines of one plot apart, in words.
 type Parts = [String; 6];
 type Line = (Parts, Vec<(f64, f64)>);
 
@@ -267,7 +261,6 @@ impl Rate {
     }
 }
 
-/// The value of a key, in the order in which keys came first.
 fn entry<'a, K: Clone + PartialEq, V: Default>(entries: &'a mut Vec<(K, V)>, key: &K) -> &'a mut V {
     let at = entries.iter().position(|entry| entry.0 == *key).unwrap_or_else(|| {
         entries.push((key.clone(), V::default()));
@@ -297,7 +290,6 @@ fn parts(result: &CaseResult) -> Parts {
     ]
 }
 
-/// What all lines have in common, and a name for each made of the rest.
 fn names<'a>(lines: impl Iterator<Item = &'a Parts> + Clone) -> (String, Vec<String>) {
     let first = lines.clone().next();
     let common: Vec<bool> = (0..first.map_or(0, |parts| parts.len()))

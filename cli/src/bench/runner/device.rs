@@ -19,7 +19,6 @@ pub(super) struct Device<'a> {
 }
 
 impl<'a> Device<'a> {
-    /// The device, and what it does at best.
     pub(super) fn new(gpu: &'a Gpu) -> Result<(Self, Ceilings), TimerError> {
         let mut timer = PassTimer::new(gpu)?;
         let kernels = CeilingKernels::new(gpu);

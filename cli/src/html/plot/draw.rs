@@ -21,18 +21,15 @@ const LABEL_GAP: u32 = 40;
 const Y_LABELS: u32 = 128;
 const X_LABELS: u32 = 108;
 const RIGHT: u32 = 56;
-/// Where names of lines and of the y axis begin.
 const LEFT: i32 = 14;
 const LEGEND_LINE: i32 = 64;
 const LEGEND_GAP: i32 = 36;
-/// Half the width of a mark, about.
 const MARK: i32 = 9;
 /// Lines of more points have marks on some of them only.
 const MAX_MARKS: usize = 12;
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Form {
-    /// On a page that has the style sheet and shows the title.
     Inline,
     File,
 }
@@ -66,7 +63,6 @@ pub(super) fn svg(plot: &Plot, form: Form) -> Result<String, PlotError> {
     Ok(frame(plot, form, height, &drawing))
 }
 
-/// Puts the drawing into an element that has a name, a description and the classes of the style sheet.
 fn frame(plot: &Plot, form: Form, height: u32, drawing: &str) -> String {
     let inside = drawing.split_once('>').map_or("", |(_, rest)| rest).trim().trim_end_matches("</svg>");
     let (id, title, description) = (&plot.id, escape(&plot.title), escape(&plot.description()));
@@ -234,7 +230,6 @@ fn draw_legend(plot: &Plot, rows: &[Vec<(usize, i32)>], area: &Area<'_>) -> Draw
     Ok(())
 }
 
-/// The mark of the i-th line, around the place of a point.
 fn mark(i: usize, role: Role) -> Polygon<(i32, i32)> {
     Polygon::new(outline(i), role.light.filled())
 }

@@ -20,32 +20,26 @@ pub struct Plot {
     pub title: String,
     pub x: Axis,
     pub y: Axis,
-    /// The lines, at most [`MAX_SERIES`].
     pub series: Vec<Series>,
-    /// Horizontal lines to compare with, such as a ceiling.
     pub levels: Vec<Level>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it measures, with its unit.
     pub label: String,
     pub scale: Scale,
 }
 
 impl Axis {
-    /// An axis that begins at 0.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Linear }
     }
 
-    /// An axis on which doubling is a step of one length.
     pub fn log2(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log2 }
     }
 }
 
-/// One line, in the order of its x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     pub name: String,
@@ -76,12 +70,10 @@ impl Plot {
         draw::svg(self, draw::Form::Inline)
     }
 
-    /// The plot as a file of its own, title and colours included.
     pub fn to_svg_file(&self) -> Result<String, PlotError> {
         draw::svg(self, draw::Form::File)
     }
 
-    /// What the plot shows, in words and numbers: for those who cannot see it.
     pub fn description(&self) -> String {
         let mut text = format!("{} against {}.", self.y.label, self.x.label);
         for Series { name, points } in &self.series {
@@ -103,7 +95,6 @@ impl Plot {
         text
     }
 
-    /// The numbers that are drawn: a row for each x, a column for each line.
     pub fn table(&self) -> Table {
         let mut xs: Vec<f64> = self.series.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
         xs.sort_by(f64::total_cmp);

@@ -8,15 +8,12 @@ const MAX_TICKS: usize = 8;
 pub enum Scale {
     /// Evenly, from 0.
     Linear,
-    /// By logarithm, with ticks at powers of two.
     Log2,
-    /// By logarithm, with ticks at powers of ten.
     Log10,
     /// Names in their order: the value is the number of the name.
     Names(Vec<String>),
 }
 
-/// An axis that fits given values: places from `from` to `to`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fitted {
     pub from: f64,
@@ -25,7 +22,6 @@ pub(super) struct Fitted {
 }
 
 impl Scale {
-    /// The place of a value; `None` if it has none.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         match self {
             Self::Linear => (value >= 0.0).then_some(value),
@@ -43,7 +39,6 @@ impl Scale {
         }
     }
 
-    /// An axis with room for places from `least` to `most`.
     pub(super) fn fit(&self, least: f64, most: f64) -> Fitted {
         let base: f64 = match self {
             Self::Names(names) => {
@@ -71,7 +66,6 @@ impl Scale {
 }
 
 impl Fitted {
-    /// With no more labels than have room beside each other.
     pub(super) fn thinned(mut self, most: u32) -> Self {
         let every = self.ticks.len().div_ceil(most.max(1) as usize);
         self.ticks = self.ticks.into_iter().step_by(every).collect();

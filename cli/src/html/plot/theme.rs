@@ -3,7 +3,6 @@
 
 use plotters::style::RGBColor;
 
-/// The style sheet: colours of every class, light and dark.
 pub const CSS: &str = include_str!("plot.css");
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +37,6 @@ const ROLES: [Role; 10] = {
     [INK, AXIS, GRID, LEVEL, a, b, c, d, e, f]
 };
 
-/// Puts a class, and dashes, beside every colour of a drawing.
 pub(super) fn classify(svg: &str) -> String {
     let mut svg = svg.to_owned();
     for Role { name, light: RGBColor(red, green, blue), dashes } in ROLES {

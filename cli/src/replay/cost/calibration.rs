@@ -14,9 +14,7 @@ use crate::replay::StepWork;
 use crate::report::Adapter;
 use wgpu_paged_attention::config::KvDtype;
 
-/// Version of the JSON's form.
 pub const SCHEMA: u32 = 1;
-/// What the field `kind` of the JSON says.
 const KIND: &str = "calibration";
 /// The largest file that is read; one of this program has some kilobytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -34,14 +32,12 @@ pub struct Setup {
     #[serde(rename = "kv_format")]
     pub kv_dtype: KvDtype,
     pub block_size: u32,
-    /// What the device does at best.
     pub ceilings: Ceilings,
     /// Microseconds of submitting a step and waiting for it, whatever it computes; 0 where a clock of the device times the
     /// kernels alone.
     pub submit_us: f64,
 }
 
-/// A step that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
@@ -51,13 +47,10 @@ pub struct Point {
     pub work: StepWork,
     /// Median over the rounds, per layer.
     pub measured_us: f64,
-    /// What the coefficients make of it.
     pub predicted_us: f64,
-    /// Kept out of the fit, to judge it.
     pub held_out: bool,
 }
 
-/// A device, calibrated for a model's shape, a format and a block size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -71,7 +64,6 @@ pub struct Calibration {
     pub fit_error_max: f64,
 }
 
-/// The fields that tell a file of another kind or version.
 #[derive(Deserialize)]
 struct Header {
     schema: Option<u64>,
@@ -104,7 +96,6 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// Predicts every point by the coefficients as they are, and works out the errors of those that are held out.
     pub fn judge(&mut self) {
         for point in &mut self.points {
             point.predicted_us = self.coefficients.layer_us(point.part, &point.work);
@@ -130,7 +121,6 @@ impl Calibration {
         Self::from_json(&text, &file)
     }
 
-    /// Reads a calibration from JSON; `file` stands for it in errors.
     pub fn from_json(text: &str, file: &str) -> Result<Self, CalibrationError> {
         let damaged =
             |source: serde_json::Error| CalibrationError::Json { file: file.to_owned(), line: source.line(), source };
@@ -155,14 +145,12 @@ impl Calibration {
         Ok(calibration)
     }
 
-    /// The calibration as indented JSON, for [`read`](Self::read).
     pub fn to_json(&self) -> Result<String, CalibrationError> {
         self.check()?;
         let damaged = |source| CalibrationError::Json { file: KIND.to_owned(), line: 0, source };
         Ok(serde_json::to_string_pretty(self).map_err(damaged)? + "\n")
     }
 
-    /// Whether it is one for this shape, format and block size.
     pub fn check_fits(&self, shape: &ModelShape, kv_dtype: KvDtype, block_size: u32) -> Result<(), CalibrationError> {
         let Setup { num_q_heads, num_kv_heads, head_dim, .. } = self.setup;
         let heads = |q: u32, kv: u32, dim: u32| format!("{q}/{kv} x {dim}");

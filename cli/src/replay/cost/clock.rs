@@ -8,7 +8,6 @@ use crate::replay::{Clock, ClockRecord, StepWork};
 /// Bytes of a weight: half precision.
 const WEIGHT_BYTES: f64 = 2.0;
 
-/// What becomes of the layers that are not attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearLayers {
     /// They take what they must at least, by the ceilings of the device: a bound, not a measurement.
@@ -16,20 +15,16 @@ pub enum LinearLayers {
         /// Weights of the model, read once a step in f16 and multiplied with every token.
         num_weights: u64,
     },
-    /// They take no time.
     LeftOut,
 }
 
-/// The layers of a model, as far as the cost of a step depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
     pub num_layers: u32,
     pub windowed_layers: u32,
-    /// The rest of the model.
     pub linear: LinearLayers,
 }
 
-/// Times steps by a calibration.
 #[derive(Clone, Debug)]
 pub struct CalibratedClock {
     calibration: Calibration,
@@ -49,12 +44,10 @@ impl Layers {
 }
 
 impl CalibratedClock {
-    /// A clock for these layers of the shape that was calibrated.
     pub fn new(calibration: Calibration, layers: Layers) -> Self {
         Self { calibration, layers }
     }
 
-    /// Microseconds of append and attention in all layers.
     fn layers_us(&self, step: &StepWork) -> f64 {
         let layer_us = |work: &StepWork| {
             let coefficients = &self.calibration.coefficients;
@@ -65,7 +58,6 @@ impl CalibratedClock {
         f64::from(num_layers - cut) * layer_us(step) + f64::from(cut) * layer_us(&windowed(step))
     }
 
-    /// What the linear layers take at least, in seconds.
     fn linear_s(&self, step: &StepWork) -> f64 {
         let LinearLayers::Bound { num_weights } = self.layers.linear else { return 0.0 };
         let ceilings = &self.calibration.setup.ceilings;
@@ -110,7 +102,6 @@ impl Clock for CalibratedClock {
     }
 }
 
-/// What a layer with a window computes of a step.
 fn windowed(step: &StepWork) -> StepWork {
     StepWork { decode_keys: step.decode_window_keys, prompt_pairs: step.prompt_window_pairs, ..*step }
 }

@@ -5,37 +5,28 @@ use serde::{Deserialize, Serialize};
 use super::fit::fit;
 use crate::replay::StepWork;
 
-/// A part of a layer that is measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// Writing the K and V of new tokens.
     Append,
-    /// Attention of all queries of the step.
     Attention,
 }
 
-/// Microseconds of an append in one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AppendCost {
-    /// Whatever the tokens.
     pub fixed_us: f64,
     pub token_us: f64,
 }
 
-/// Microseconds of decoding in one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecodeCost {
-    /// Whatever the batch.
     pub fixed_us: f64,
     pub sequence_us: f64,
     pub key_us: f64,
 }
 
-/// Microseconds of prompt chunks in one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefillCost {
-    /// Whatever the chunks.
     pub fixed_us: f64,
     pub token_us: f64,
     /// Per query and key that it sees.
@@ -47,7 +38,6 @@ pub struct PrefillCost {
 pub struct Coefficients {
     pub append: AppendCost,
     pub decode: DecodeCost,
-    /// Attention of prompts.
     pub prefill: PrefillCost,
 }
 
@@ -81,7 +71,6 @@ impl Coefficients {
         }
     }
 
-    /// All of them with their names, to be checked.
     pub(super) fn all(&self) -> [(&'static str, f64); 8] {
         let Self { append, decode, prefill } = self;
         [

@@ -3,7 +3,6 @@
 use crate::bench::case::CaseError;
 use crate::bench::timer::TimerError;
 
-/// Why a device was not calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     #[error(transparent)]
@@ -18,7 +17,6 @@ pub enum CalibrateError {
     Fit(#[from] CalibrationError),
 }
 
-/// Why a calibration cannot be made of points, or read from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     #[error("{file}: {source}")]

@@ -38,27 +38,20 @@ pub struct CalibrateOptions {
     pub time_budget: Duration,
 }
 
-/// What a calibration reports while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Batches that are ready.
     pub done: usize,
     /// All batches; once they are ready, they are timed.
     pub total: usize,
-    /// What comes next.
     pub label: &'a str,
 }
 
-/// A batch, and the operations that are timed on it.
 struct Batch {
-    /// Tokens of every sequence.
     lens: Vec<u32>,
     ops: &'static [Op],
     held_out: bool,
 }
 
-/// What is measured on one device.
-///
 /// The multiples of 16 keep prompts to the widest query tiles, as most of a long prompt is.
 fn batches(scale: u32) -> Vec<Batch> {
     let batch = |lens: Vec<u32>, ops, held_out| {
@@ -79,7 +72,6 @@ fn batches(scale: u32) -> Vec<Batch> {
     ]
 }
 
-/// Calibrates a device. Every step is compared with the oracle before it is timed.
 pub fn calibrate(
     gpu: &Gpu,
     options: &CalibrateOptions,
@@ -164,7 +156,6 @@ fn submit_us(timer: &mut PassTimer) -> Result<f64, CalibrateError> {
     Ok(if timer.timing() == Timing::Wall { median(&times_us).unwrap_or(0.0) } else { 0.0 })
 }
 
-/// What an operation computes, as a step of a schedule.
 fn work_of(op: Op, inputs: &CaseInputs) -> StepWork {
     let mut work = StepWork::default();
     if op == Op::Append {

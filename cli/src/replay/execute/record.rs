@@ -11,7 +11,6 @@ pub struct ExecuteRecord {
     pub steps: u64,
     /// Tokens appended, each a query as well.
     pub tokens: u64,
-    /// Blocks copied because their writers shared them.
     pub copied_blocks: u64,
     pub checked_rows: u64,
     pub wrong_rows: u64,
@@ -20,7 +19,6 @@ pub struct ExecuteRecord {
     pub max_abs_error: f64,
 }
 
-/// A row that the device computed wrongly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrongRow {
     /// The step, counted from 1.

@@ -2,7 +2,6 @@
 
 use crate::replay::ObservedStep;
 
-/// A query token of a step.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) request: usize,
