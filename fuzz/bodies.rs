@@ -72,7 +72,7 @@ pub fn manager(bytes: &[u8]) {
     let paged = flags & 1 == 0;
     let num_blocks = if paged { 1 + bytes.next() % 24 } else { 400u32.div_ceil(block_size) };
     let layout = config.with_num_blocks(num_blocks).with_paged(paged).layout().expect("a layout in range");
-    let mut options = ManagerOptions::default().with_scrub(flags & 2 != 0).with_events(flags & 4 != 0);
+    let mut options = ManagerOptions::default().with_clear_freed(flags & 2 != 0).with_events(flags & 4 != 0);
     if paged {
         options = options.with_prefix_cache(flags & 8 != 0);
         if flags & 16 != 0 {
@@ -115,7 +115,7 @@ pub fn manager(bytes: &[u8]) {
             13 => manager.rollback(&mut plan).is_err(),
             14 => {
                 lists.clear();
-                manager.take_scrubs(&mut lists);
+                manager.take_clears(&mut lists);
                 drop(manager.take_events());
                 manager.reset_prefix_cache().is_err()
             }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::BlockId;
 use crate::error::ConfigError;
 use crate::layout::KvLayout;
+use crate::setters::setters;
 
 pub use crate::formats::KvDtype;
 
@@ -37,6 +38,7 @@ pub const MAX_TABLE_ENTRIES: u64 = 1 << 30;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct CacheConfig {
     /// Layers of the model that keep K and V.
     pub num_layers: u32,
@@ -105,60 +107,23 @@ impl CacheConfig {
         }
     }
 
-    /// Sets [`v_head_dim`](Self::v_head_dim).
-    #[must_use]
-    pub fn with_v_head_dim(mut self, v_head_dim: u32) -> Self {
-        self.v_head_dim = Some(v_head_dim);
-        self
-    }
-
-    /// Sets [`kv_dtype`](Self::kv_dtype).
-    #[must_use]
-    pub fn with_kv_dtype(mut self, kv_dtype: KvDtype) -> Self {
-        self.kv_dtype = kv_dtype;
-        self
-    }
-
-    /// Sets [`block_size`](Self::block_size).
-    #[must_use]
-    pub fn with_block_size(mut self, block_size: u32) -> Self {
-        self.block_size = block_size;
-        self
-    }
-
-    /// Sets [`num_blocks`](Self::num_blocks).
-    #[must_use]
-    pub fn with_num_blocks(mut self, num_blocks: u32) -> Self {
-        self.num_blocks = Some(num_blocks);
-        self
-    }
-
-    /// Sets [`memory_budget_bytes`](Self::memory_budget_bytes).
-    #[must_use]
-    pub fn with_memory_budget_bytes(mut self, bytes: u64) -> Self {
-        self.memory_budget_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets [`paged`](Self::paged).
-    #[must_use]
-    pub fn with_paged(mut self, paged: bool) -> Self {
-        self.paged = paged;
-        self
-    }
-
-    /// Sets [`max_seq_len`](Self::max_seq_len).
-    #[must_use]
-    pub fn with_max_seq_len(mut self, max_seq_len: u32) -> Self {
-        self.max_seq_len = max_seq_len;
-        self
-    }
-
-    /// Sets [`max_sequences`](Self::max_sequences).
-    #[must_use]
-    pub fn with_max_sequences(mut self, max_sequences: u32) -> Self {
-        self.max_sequences = max_sequences;
-        self
+    setters! {
+        /// Sets [`v_head_dim`](Self::v_head_dim).
+        with_v_head_dim(v_head_dim: u32) => Some(v_head_dim);
+        /// Sets [`kv_dtype`](Self::kv_dtype).
+        with_kv_dtype(kv_dtype: KvDtype);
+        /// Sets [`block_size`](Self::block_size).
+        with_block_size(block_size: u32);
+        /// Sets [`num_blocks`](Self::num_blocks).
+        with_num_blocks(num_blocks: u32) => Some(num_blocks);
+        /// Sets [`memory_budget_bytes`](Self::memory_budget_bytes).
+        with_memory_budget_bytes(memory_budget_bytes: u64) => Some(memory_budget_bytes);
+        /// Sets [`paged`](Self::paged).
+        with_paged(paged: bool);
+        /// Sets [`max_seq_len`](Self::max_seq_len).
+        with_max_seq_len(max_seq_len: u32);
+        /// Sets [`max_sequences`](Self::max_sequences).
+        with_max_sequences(max_sequences: u32);
     }
 
     /// Checks the configuration and works out sizes and strides.

@@ -55,6 +55,7 @@ pub mod host;
 pub mod layout;
 pub mod plan;
 pub mod reference;
+mod setters;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 

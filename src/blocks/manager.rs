@@ -1,13 +1,13 @@
-//! Sequences and what they own; the steps by which they grow are in `step.rs` and `growth.rs`.
+//! Sequences and what they own; the steps by which they grow are in `step.rs` and `reserve.rs`.
 
 mod block_store;
 mod check;
+mod clear;
 mod export;
 mod options;
 mod preempt;
 mod prefix;
 mod reserve;
-mod scrub;
 mod sharing;
 mod stats;
 mod step;
@@ -29,9 +29,8 @@ pub use self::stats::CacheStats;
 pub use self::step::StepGuard;
 
 use self::block_store::Store;
-use self::reserve::Growth;
-use self::scrub::Scrubs;
-use self::stats::Tally;
+use self::clear::Clears;
+use self::reserve::Extension;
 use self::step::OpenStep;
 use self::window::Window;
 
@@ -106,7 +105,8 @@ pub struct CacheManager {
     window: Option<Window>,
     swap_from_tokens: Option<u32>,
     step: OpenStep,
-    tally: Tally,
+    /// The counts of what has happened so far; the state of now is added to them by [`stats`](Self::stats).
+    tally: CacheStats,
     /// Sequences created so far, which ranks them.
     arrivals: u64,
     /// Tells the plans and handles of different managers apart.
@@ -135,7 +135,8 @@ impl CacheManager {
         let window = Window::widest(options)?.filter(|_| layout.paged());
         let pool = BlockPool::new(layout.num_blocks())?;
         let (rows, columns) = (layout.max_sequences(), layout.max_blocks_per_seq());
-        let per_row = size_of::<Sequence>() + size_of::<Option<Arc<Domain>>>() + size_of::<u32>() + size_of::<Growth>();
+        let per_row =
+            size_of::<Sequence>() + size_of::<Option<Arc<Domain>>>() + size_of::<u32>() + size_of::<Extension>();
         let bytes = u64::from(rows) * (4 * u64::from(columns) + per_row as u64);
         let no_memory = |bytes| ManagerError::HostMemory { bytes };
 
@@ -148,7 +149,7 @@ impl CacheManager {
             .try_reserve_exact(rows as usize)
             .and_then(|()| domains.try_reserve_exact(rows as usize))
             .and_then(|()| free_rows.try_reserve_exact(rows as usize))
-            .and_then(|()| step.growth.try_reserve_exact(rows as usize))
+            .and_then(|()| step.extensions.try_reserve_exact(rows as usize))
             .map_err(|_| no_memory(bytes))?;
         sequences.resize(rows as usize, Sequence::default());
         domains.resize(rows as usize, None);
@@ -157,11 +158,11 @@ impl CacheManager {
         let num_blocks = layout.num_blocks();
         let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash);
         let prefix = options.prefix_cache.then(index).transpose().map_err(no_memory)?;
-        let scrubs = options.scrub.then(|| Scrubs::new(num_blocks)).transpose().map_err(no_memory)?;
+        let clears = options.clear_freed.then(|| Clears::new(num_blocks)).transpose().map_err(no_memory)?;
         let events = EventLog::new(options.events);
         Ok(Self {
             layout: layout.clone(),
-            store: Store { pool, prefix, scrubs, events, cached: 0, evicted: Vec::new() },
+            store: Store { pool, prefix, clears, events, cached: 0, evicted: Vec::new() },
             tables,
             sequences,
             domains,
@@ -171,7 +172,7 @@ impl CacheManager {
             window,
             swap_from_tokens: options.swap_from_tokens,
             step,
-            tally: Tally::default(),
+            tally: CacheStats::default(),
             arrivals: 0,
             id: RandomState::new().build_hasher().finish(),
         })

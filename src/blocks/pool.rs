@@ -185,15 +185,11 @@ impl BlockPool {
     }
 
     /// Undoes the latest allocation that was not undone yet: the block returns to the head of the queue.
-    pub(crate) fn unallocate(&mut self, block: BlockId) -> Result<(), PoolError> {
-        let refs = self.refs_in_use(block)?;
-        if refs > 1 {
-            return Err(PoolError::InUse { block, refs });
-        }
+    pub(crate) fn unallocate(&mut self, block: BlockId) {
+        assert_eq!(self.nodes[block.index()].refs, 1, "a block of the open step has one owner");
         let ring = self.num_blocks();
         let head = self.nodes[ring as usize].next;
         self.link(block.get(), ring, head);
-        Ok(())
     }
 
     /// Adds an owner to each of the blocks, which are in use and have fewer owners than can be counted.

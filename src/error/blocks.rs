@@ -31,14 +31,6 @@ pub enum PoolError {
         /// The id as given.
         block: BlockId,
     },
-    /// The block has several owners, so no allocation of it can be undone.
-    #[error("block {block} is in use by {refs} owners; free it instead of undoing its allocation")]
-    InUse {
-        /// The id as given.
-        block: BlockId,
-        /// Its owners.
-        refs: u32,
-    },
     /// The reference count of a block is at its maximum.
     #[error("block {block} has {limit} owners, the most it can have; copy it instead of sharing it")]
     TooManyOwners {

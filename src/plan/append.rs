@@ -54,7 +54,7 @@ impl Append<'_> {
                         (tables.used(layout, seq), tables.seq_len(layout, seq), queries(seq));
                     for query in 0..queries {
                         let position = (u64::from(seq_len) + u64::from(query)).checked_sub(queries.into());
-                        plan.push_slot(match position {
+                        plan.slots.push(match position {
                             // Below seq_len.
                             Some(position) => slot_at(layout, used, position as u32),
                             None => SKIP_SLOT,
@@ -63,10 +63,10 @@ impl Append<'_> {
                 }
             }
             // -1, or a slot of the pool, which are fewer than 2^32.
-            Self::Slots(slots) => slots.iter().for_each(|&slot| plan.push_slot(slot.max(-1) as u32)),
+            Self::Slots(slots) => slots.iter().for_each(|&slot| plan.slots.push(slot.max(-1) as u32)),
             Self::Positions { batch_indices, positions } => {
                 for (&batch, &position) in batch_indices.iter().zip(positions) {
-                    plan.push_slot(match usize::try_from(batch) {
+                    plan.slots.push(match usize::try_from(batch) {
                         Ok(seq) => slot_at(layout, tables.used(layout, seq), position),
                         Err(_) => SKIP_SLOT,
                     });

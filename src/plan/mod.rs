@@ -109,17 +109,17 @@ pub struct StepPlan {
     cu_seqlens_q: Vec<u32>,
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
-    slots: Vec<u32>,
-    updates: Vec<TableUpdate>,
-    copies: Vec<BlockCopy>,
-    clears: Vec<BlockId>,
+    pub(crate) slots: Vec<u32>,
+    pub(crate) updates: Vec<TableUpdate>,
+    pub(crate) copies: Vec<BlockCopy>,
+    pub(crate) clears: Vec<BlockId>,
     /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
     tables: Vec<u32>,
     source: TableSource,
     tiling: Tiling,
     /// The cache it was filled for.
     layout: Option<KvLayout>,
-    ticket: Option<Ticket>,
+    pub(crate) ticket: Option<Ticket>,
     /// Slots and their tokens, to be sorted.
     places: Vec<(u32, u32)>,
 }
@@ -263,7 +263,7 @@ impl StepPlan {
     }
 
     /// Blocks that the step hands out while they still hold what earlier owners left there, to be cleared before
-    /// anything else; empty unless the manager [scrubs](crate::blocks::ManagerOptions::scrub).
+    /// anything else; empty unless the manager [clears freed blocks](crate::blocks::ManagerOptions::clear_freed).
     ///
     /// A block that is the target of a copy is not among them: it is overwritten whole.
     pub fn clears(&self) -> &[BlockId] {
@@ -416,35 +416,11 @@ impl StepPlan {
         self.tables = tables;
     }
 
-    pub(crate) fn push_slot(&mut self, slot: u32) {
-        self.slots.push(slot);
-    }
-
-    pub(crate) fn push_update(&mut self, update: TableUpdate) {
-        self.updates.push(update);
-    }
-
-    pub(crate) fn push_copy(&mut self, copy: BlockCopy) {
-        self.copies.push(copy);
-    }
-
-    pub(crate) fn push_clear(&mut self, block: BlockId) {
-        self.clears.push(block);
-    }
-
     /// Whether the manager that filled the plan still has its step open; `None` for the engine's own tables.
     ///
     /// A copy of the plan answers alike.
     pub fn is_step_open(&self) -> Option<bool> {
         self.ticket.as_ref().map(Ticket::is_open)
-    }
-
-    pub(crate) fn ticket(&self) -> Option<&Ticket> {
-        self.ticket.as_ref()
-    }
-
-    pub(crate) fn set_ticket(&mut self, ticket: Ticket) {
-        self.ticket = Some(ticket);
     }
 }
 

@@ -235,10 +235,10 @@ fn lists_that_make_no_sense_are_refused_and_nothing_is_recorded() {
 }
 
 #[test]
-fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written() {
+fn released_blocks_are_cleared_and_fresh_ones_are_clear_before_they_are_written() {
     let Some(gpu) = gpu() else { return };
     let config = config(KvDtype::F16, 64);
-    let options = ManagerOptions::default().with_scrub(true);
+    let options = ManagerOptions::default().with_clear_freed(true);
     let mut engine = small_engine(&gpu, &cut_by_heads(&gpu, &config), &config, &options);
     let holds = |engine: &TestEngine, blocks: &[BlockId], word: u32| {
         let all = pool_words(&gpu, &engine.cache);
@@ -250,13 +250,13 @@ fn released_blocks_are_scrubbed_and_fresh_ones_are_clear_before_they_are_written
     let blocks = engine.manager.block_table(a).unwrap().to_vec();
     assert!(!holds(&engine, &blocks, 0));
     engine.manager.release(a).unwrap();
-    let mut scrubs = Vec::new();
-    engine.manager.take_scrubs(&mut scrubs);
-    engine.clear(&scrubs, ClearValue::Zeros);
-    assert!(blocks.iter().all(|block| scrubs.contains(block)));
+    let mut clears = Vec::new();
+    engine.manager.take_clears(&mut clears);
+    engine.clear(&clears, ClearValue::Zeros);
+    assert!(blocks.iter().all(|block| clears.contains(block)));
     assert!(holds(&engine, &blocks, 0));
 
-    // Released and handed out again before anyone scrubbed: the step itself does it, here with poison.
+    // Released and handed out again before anyone cleared them: the step itself does it, here with poison.
     let mut all = Vec::new();
     while engine.manager.num_free_blocks() > 0 {
         all.push(engine.seq_of(&words(128)));

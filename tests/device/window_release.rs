@@ -10,9 +10,9 @@ use wgpu_paged_attention::host::snapshot::Snapshot;
 
 /// Fills all that was given back with NaN.
 fn poison(engine: &mut TestEngine) {
-    let mut scrubs = Vec::new();
-    engine.manager.take_scrubs(&mut scrubs);
-    engine.clear(&scrubs, ClearValue::Poison);
+    let mut clears = Vec::new();
+    engine.manager.take_clears(&mut clears);
+    engine.clear(&clears, ClearValue::Poison);
 }
 
 /// Two engines of the same stories: one keeps every block, and one gives back what left the window.
@@ -84,7 +84,7 @@ fn what_left_the_windows_reaches_no_output() {
         (17, DeviceProfile::of(&gpu.device)),
     ] {
         let config = config(KvDtype::F16, 40);
-        let options = ManagerOptions::default().with_scrub(true);
+        let options = ManagerOptions::default().with_clear_freed(true);
         let releasing = options.clone().with_windows(&[Some(3), Some(window)]).with_window_slack(2);
         let engines = [&options, &releasing].map(|options| windowed(&gpu, &profile, &config, options, window));
         let mut pair = Pair { engines, seqs: Vec::new() };
@@ -115,7 +115,7 @@ fn what_left_the_windows_reaches_no_output() {
 #[test]
 fn a_block_that_was_given_back_too_early_is_noticed() {
     let Some(gpu) = gpu() else { return };
-    let options = ManagerOptions::default().with_scrub(true).with_windows(&[Some(16)]);
+    let options = ManagerOptions::default().with_clear_freed(true).with_windows(&[Some(16)]);
     let mut engine = windowed(&gpu, &narrow(&gpu), &config(KvDtype::F16, 40), &options, 40);
     let story = engine.seq_of(&words(70));
     poison(&mut engine);

@@ -102,10 +102,9 @@ pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, Si
         .with_memory_budget_bytes(*budget_bytes);
     let paged = config.layout()?;
     // One sequence in a contiguous cache, whatever the budget.
-    let contiguous = CacheConfig { memory_budget_bytes: None, ..config.clone() }
-        .with_paged(false)
-        .with_num_blocks(paged.max_blocks_per_seq())
-        .layout()?;
+    let mut contiguous = config.clone().with_paged(false).with_num_blocks(paged.max_blocks_per_seq());
+    contiguous.memory_budget_bytes = None;
+    let contiguous = contiguous.layout()?;
     let scenarios = scenario::all(options, &paged, &contiguous)?;
     let bytes = Bytes {
         token_in_layer: paged.bytes_per_token() / u64::from(paged.num_layers()),

@@ -29,10 +29,9 @@ impl WindowRecord {
             if num_layers == 0 {
                 return Ok(0);
             }
-            let layout = CacheConfig { num_layers, memory_budget_bytes: None, ..config.clone() }
-                .with_num_blocks(blocks)
-                .layout()?;
-            Ok::<_, SizingError>(layout.total_bytes())
+            let mut part = config.clone().with_num_blocks(blocks);
+            (part.num_layers, part.memory_budget_bytes) = (num_layers, None);
+            Ok::<_, SizingError>(part.layout()?.total_bytes())
         };
         let all = seq_len.div_ceil(config.block_size);
         let seen = most_blocks(window, seq_len, config.block_size);

@@ -65,8 +65,8 @@ pub enum ExecuteError {
 /// The same cache with fewer layers and as many blocks: a schedule over it takes the same steps.
 pub fn with_layers(cache: &CacheConfig, layers: u32) -> Result<CacheConfig, ConfigError> {
     let blocks = cache.layout()?.num_blocks();
-    let fewer =
-        CacheConfig { num_layers: layers, num_blocks: Some(blocks), memory_budget_bytes: None, ..cache.clone() };
+    let mut fewer = cache.clone().with_num_blocks(blocks);
+    (fewer.num_layers, fewer.memory_budget_bytes) = (layers, None);
     fewer.layout().map(|_| fewer)
 }
 

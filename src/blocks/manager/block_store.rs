@@ -1,7 +1,7 @@
 //! The pool together with what is remembered of its blocks' content: the one place where blocks change hands.
 
 use crate::blocks::events::{BlockEvent, EventLog};
-use crate::blocks::manager::scrub::Scrubs;
+use crate::blocks::manager::clear::Clears;
 use crate::blocks::prefix::PrefixIndex;
 use crate::blocks::{BlockId, BlockPool};
 
@@ -11,8 +11,8 @@ pub(super) struct Store {
     pub(super) pool: BlockPool,
     /// Absent where prefixes are not cached.
     pub(super) prefix: Option<PrefixIndex>,
-    /// Absent where nothing is scrubbed.
-    pub(super) scrubs: Option<Scrubs>,
+    /// Absent where freed blocks are not cleared.
+    pub(super) clears: Option<Clears>,
     pub(super) events: EventLog,
     /// Free blocks that can still be found by what they hold.
     pub(super) cached: u32,
@@ -57,15 +57,15 @@ impl Store {
 
     /// Undoes the latest allocation that was not undone yet.
     pub(super) fn unallocate(&mut self, block: BlockId) {
-        self.pool.unallocate(block).expect("a block of the open step has one owner");
+        self.pool.unallocate(block);
         if self.evicted.last() == Some(&block) {
             self.evicted.pop();
             self.prefix.as_mut().expect("only an index evicts").relink(block);
             self.cached += 1;
         }
-        if let Some(scrubs) = &mut self.scrubs {
+        if let Some(clears) = &mut self.clears {
             // The device may have written to it.
-            scrubs.released(block);
+            clears.released(block);
         }
     }
 
@@ -96,8 +96,8 @@ impl Store {
         if self.is_registered(block) {
             self.cached += 1;
         }
-        if let Some(scrubs) = &mut self.scrubs {
-            scrubs.released(block);
+        if let Some(clears) = &mut self.clears {
+            clears.released(block);
         }
     }
 
@@ -120,8 +120,8 @@ impl Store {
             if prefix.is_registered(block) {
                 prefix.unlink(block);
                 prefix.forget(block);
-                if let Some(scrubs) = &mut self.scrubs {
-                    scrubs.released(block);
+                if let Some(clears) = &mut self.clears {
+                    clears.released(block);
                 }
             }
         }

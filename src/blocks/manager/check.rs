@@ -28,7 +28,8 @@ impl CacheManager {
                 *count += 1;
             }
         }
-        let sources = self.step.growth.iter().filter(|_| self.step.is_open()).filter_map(|growth| growth.source);
+        let sources =
+            self.step.extensions.iter().filter(|_| self.step.is_open()).filter_map(|extension| extension.source);
         let mut leaving = vec![0_u32; owners.len()];
         for source in sources {
             owners[source.index()] += 1;
@@ -53,8 +54,8 @@ impl CacheManager {
 
     fn check_sequence(&self, row: u32, state: &Sequence) -> Result<(), InvariantError> {
         let block_size = self.layout.block_size();
-        let growth = self.step.growth.iter().find(|growth| self.step.is_open() && growth.row == row);
-        let len = state.len + growth.map_or(0, |growth| growth.new_tokens);
+        let extension = self.step.extensions.iter().find(|extension| self.step.is_open() && extension.row == row);
+        let len = state.len + extension.map_or(0, |extension| extension.new_tokens);
         let blocks = self.layout.blocks_for(len).max(self.first_blocks());
         let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
         let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];

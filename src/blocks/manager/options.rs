@@ -1,6 +1,7 @@
 //! What a manager does beyond handing out blocks.
 
 use crate::blocks::{KeyHash, sha256};
+use crate::setters::setters;
 
 /// How a [`CacheManager`](crate::blocks::CacheManager) works; by default it does nothing that is not asked for.
 ///
@@ -39,8 +40,8 @@ pub struct ManagerOptions {
     pub window_slack: u32,
     /// Blocks with old data are listed so that the device can clear or poison them: those that a step hands out in
     /// [`StepPlan::clears`](crate::plan::StepPlan::clears), free ones in
-    /// [`take_scrubs`](crate::blocks::CacheManager::take_scrubs).
-    pub scrub: bool,
+    /// [`take_clears`](crate::blocks::CacheManager::take_clears).
+    pub clear_freed: bool,
     /// Changes of the prefix cache are kept for [`take_events`](crate::blocks::CacheManager::take_events).
     pub events: bool,
     /// A preempted sequence of at least so many tokens is swapped out; shorter ones, and all where this is `None`, are
@@ -56,7 +57,7 @@ impl Default for ManagerOptions {
             prefix_cache: false,
             windows: Vec::new(),
             window_slack: 0,
-            scrub: false,
+            clear_freed: false,
             events: false,
             swap_from_tokens: None,
             key_hash: sha256,
@@ -65,52 +66,20 @@ impl Default for ManagerOptions {
 }
 
 impl ManagerOptions {
-    /// Sets [`prefix_cache`](Self::prefix_cache).
-    #[must_use]
-    pub fn with_prefix_cache(mut self, prefix_cache: bool) -> Self {
-        self.prefix_cache = prefix_cache;
-        self
-    }
-
-    /// Sets [`windows`](Self::windows).
-    #[must_use]
-    pub fn with_windows(mut self, windows: &[Option<u32>]) -> Self {
-        self.windows = windows.to_vec();
-        self
-    }
-
-    /// Sets [`window_slack`](Self::window_slack).
-    #[must_use]
-    pub fn with_window_slack(mut self, window_slack: u32) -> Self {
-        self.window_slack = window_slack;
-        self
-    }
-
-    /// Sets [`scrub`](Self::scrub).
-    #[must_use]
-    pub fn with_scrub(mut self, scrub: bool) -> Self {
-        self.scrub = scrub;
-        self
-    }
-
-    /// Sets [`events`](Self::events).
-    #[must_use]
-    pub fn with_events(mut self, events: bool) -> Self {
-        self.events = events;
-        self
-    }
-
-    /// Sets [`swap_from_tokens`](Self::swap_from_tokens).
-    #[must_use]
-    pub fn with_swap_from_tokens(mut self, swap_from_tokens: Option<u32>) -> Self {
-        self.swap_from_tokens = swap_from_tokens;
-        self
-    }
-
-    /// Sets [`key_hash`](Self::key_hash).
-    #[must_use]
-    pub fn with_key_hash(mut self, key_hash: KeyHash) -> Self {
-        self.key_hash = key_hash;
-        self
+    setters! {
+        /// Sets [`prefix_cache`](Self::prefix_cache).
+        with_prefix_cache(prefix_cache: bool);
+        /// Sets [`windows`](Self::windows).
+        with_windows(windows: &[Option<u32>]) => windows.to_vec();
+        /// Sets [`window_slack`](Self::window_slack).
+        with_window_slack(window_slack: u32);
+        /// Sets [`clear_freed`](Self::clear_freed).
+        with_clear_freed(clear_freed: bool);
+        /// Sets [`events`](Self::events).
+        with_events(events: bool);
+        /// Sets [`swap_from_tokens`](Self::swap_from_tokens).
+        with_swap_from_tokens(swap_from_tokens: Option<u32>);
+        /// Sets [`key_hash`](Self::key_hash).
+        with_key_hash(key_hash: KeyHash);
     }
 }

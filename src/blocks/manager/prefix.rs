@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::blocks::events::BlockEvent;
-use crate::blocks::manager::reserve::Growth;
+use crate::blocks::manager::reserve::Extension;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
 use crate::error::ManagerError;
@@ -153,7 +153,7 @@ impl CacheManager {
         };
         // In an open step the copy of a shared block has no ids yet, and may never get any.
         let open = self.step.is_open() && state.step == self.step.number;
-        let part = self.step.growth.get(state.part as usize).filter(|part| open && part.row == row);
+        let part = self.step.extensions.get(state.part as usize).filter(|part| open && part.row == row);
         let copied = part.and_then(|part| part.source).map(|source| (state.len / block_size, source));
         for (column, within, ids) in pieces(state.known, ids, block_size) {
             let block = self.block_of(row, column, copied);
@@ -194,21 +194,21 @@ impl CacheManager {
     }
 
     /// Takes the ids that a step brought, at its commit. Without those before them they are of no use.
-    pub(super) fn note_step_tokens(&mut self, growth: &Growth, first: usize) {
-        let state = &self.sequences[growth.row as usize];
+    pub(super) fn note_step_tokens(&mut self, extension: &Extension, first: usize) {
+        let state = &self.sequences[extension.row as usize];
         if state.known == state.len {
             let tokens = std::mem::take(&mut self.step.tokens);
-            self.note_tokens(growth.row, &tokens[first..][..growth.new_tokens as usize], None);
+            self.note_tokens(extension.row, &tokens[first..][..extension.new_tokens as usize], None);
             self.step.tokens = tokens;
         }
     }
 
-    /// Gives a growth's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
+    /// Gives an extension's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
     /// whatever is known of the new ones.
-    pub(super) fn copy_tokens(&mut self, growth: &Growth, source: BlockId) {
-        let (len, block_size) = (self.sequences[growth.row as usize].len, self.layout.block_size());
+    pub(super) fn copy_tokens(&mut self, extension: &Extension, source: BlockId) {
+        let (len, block_size) = (self.sequences[extension.row as usize].len, self.layout.block_size());
         if let Some(prefix) = &mut self.store.prefix {
-            let target = self.tables.row(growth.row)[(len / block_size) as usize];
+            let target = self.tables.row(extension.row)[(len / block_size) as usize];
             prefix.copy_tokens(source, target, (len % block_size) as usize);
         }
     }

@@ -7,7 +7,7 @@ use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate};
 
 /// A sequence's part in the open step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
+pub(super) struct Extension {
     pub(super) row: u32,
     /// Columns before the step.
     pub(super) old_blocks: u32,
@@ -49,7 +49,7 @@ impl CacheManager {
         !self.step.is_open() && needed <= self.store.pool.num_free().into()
     }
 
-    /// Columns before and after a growth, or `None` if the sequence would be too long.
+    /// Columns before and after an extension, or `None` if the sequence would be too long.
     fn blocks_after(&self, seq: &Sequence, new_tokens: u32) -> Option<(u32, u32)> {
         let len = seq.len.checked_add(new_tokens)?;
         (len <= self.layout.max_seq_len()).then(|| {
@@ -80,12 +80,13 @@ impl CacheManager {
     /// Whether a sequence with more than `len` tokens leaves the block in this step. If the step is abandoned, it gets the
     /// block back, and its tokens must still be there.
     fn longer_one_leaves(&self, block: BlockId, len: u32) -> bool {
-        let longer = |growth: &Growth| growth.source == Some(block) && self.sequences[growth.row as usize].len > len;
-        self.store.pool.leaving(block) > 0 && self.step.growth.iter().any(longer)
+        let longer =
+            |extension: &Extension| extension.source == Some(block) && self.sequences[extension.row as usize].len > len;
+        self.store.pool.leaving(block) > 0 && self.step.extensions.iter().any(longer)
     }
 
     /// Checks the requests and writes everything of the step that can fail; takes no block.
-    pub(super) fn plan_growth<'a>(
+    pub(super) fn plan_extensions<'a>(
         &mut self,
         requests: impl ExactSizeIterator<Item = Request<'a>> + Clone,
         plan: &mut StepPlan,
@@ -106,7 +107,7 @@ impl CacheManager {
                     max_seq_len: self.layout.max_seq_len(),
                 });
             };
-            let part = self.step.growth.len() as u32;
+            let part = self.step.extensions.len() as u32;
             let named = &mut self.sequences[seq.index() as usize];
             (named.step, named.part) = (self.step.number, part);
             if new_tokens == 0 {
@@ -123,7 +124,7 @@ impl CacheManager {
             needed += u64::from(new - old);
             tokens += u64::from(new_tokens);
             updates += u64::from(new - state.uploaded) + u64::from(source.is_some());
-            self.step.growth.push(Growth { row, old_blocks: old, new_tokens, source });
+            self.step.extensions.push(Extension { row, old_blocks: old, new_tokens, source });
             if self.step.tokens_known {
                 self.step.tokens.extend_from_slice(ids);
             }
@@ -136,7 +137,7 @@ impl CacheManager {
                 total: self.store.pool.num_blocks(),
             });
         }
-        let clears = if self.store.scrubs.is_some() { needed + self.step.growth.len() as u64 } else { 0 };
+        let clears = if self.store.clears.is_some() { needed + self.step.extensions.len() as u64 } else { 0 };
         let (requests_len, tables) = (requests.len(), 0);
         let counts = Counts { requests: requests_len, rows: tokens, slots: tokens, updates, copies, clears, tables };
         plan.prepare(&self.layout, &counts)?;
@@ -147,36 +148,39 @@ impl CacheManager {
         Ok(())
     }
 
-    /// The part of a step that cannot fail, since [`plan_growth`](Self::plan_growth) has counted the blocks.
+    /// The part of a step that cannot fail, since [`plan_extensions`](Self::plan_extensions) has counted the blocks.
     pub(super) fn take_blocks(&mut self, plan: &mut StepPlan) {
         let block_size = self.layout.block_size();
-        for growth in &self.step.growth {
-            let seq = &mut self.sequences[growth.row as usize];
-            let seq_len = seq.len + growth.new_tokens;
+        for extension in &self.step.extensions {
+            let seq = &mut self.sequences[extension.row as usize];
+            let seq_len = seq.len + extension.new_tokens;
             let num_blocks = self.layout.blocks_for(seq_len).max(seq.num_blocks);
-            let base = self.tables.base(growth.row);
-            let used = &mut self.tables.row_mut(growth.row)[..num_blocks as usize];
+            let base = self.tables.base(extension.row);
+            let used = &mut self.tables.row_mut(extension.row)[..num_blocks as usize];
             let written = seq.len / block_size;
-            if let Some(source) = growth.source {
+            if let Some(source) = extension.source {
                 let target = &mut used[written as usize];
                 self.store.allocate(std::slice::from_mut(target));
-                plan.push_copy(BlockCopy { source, target: *target });
+                plan.copies.push(BlockCopy { source, target: *target });
                 // Stays so after a rollback, for the device may have seen the copy's number.
                 seq.uploaded = seq.uploaded.min(written);
             }
-            self.store.allocate(&mut used[growth.old_blocks as usize..]);
-            if let Some(scrubs) = &self.store.scrubs {
+            self.store.allocate(&mut used[extension.old_blocks as usize..]);
+            if let Some(clears) = &self.store.clears {
                 // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
-                let first = if seq.len == 0 && growth.source.is_none() { 0 } else { growth.old_blocks };
-                let needed = |block| scrubs.is_stale(block) && self.store.pool.leaving(block) == 0;
-                used[first as usize..].iter().filter(|&&block| needed(block)).for_each(|&block| plan.push_clear(block));
+                let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
+                let needed = |block| clears.is_stale(block) && self.store.pool.leaving(block) == 0;
+                used[first as usize..]
+                    .iter()
+                    .filter(|&&block| needed(block))
+                    .for_each(|&block| plan.clears.push(block));
             }
             seq.num_blocks = num_blocks;
             for column in seq.uploaded.max(seq.released)..num_blocks {
-                plan.push_update(TableUpdate { index: base + column, block: used[column as usize] });
+                plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });
             }
             for position in seq.len..seq_len {
-                plan.push_slot(self.layout.slot(used[(position / block_size) as usize], position));
+                plan.slots.push(self.layout.slot(used[(position / block_size) as usize], position));
             }
         }
         plan.finish(block_size, bytemuck::cast_slice(self.tables.words()), 0);

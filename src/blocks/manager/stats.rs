@@ -44,17 +44,6 @@ pub struct CacheStats {
     pub preemptions: u64,
 }
 
-/// What is counted as it happens.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) peak_used_blocks: u32,
-    pub(super) prefix_queries: u64,
-    pub(super) prefix_hits: u64,
-    pub(super) evictions: u64,
-    pub(super) copies: u64,
-    pub(super) preemptions: u64,
-}
-
 impl CacheManager {
     /// A record of the state and of what has happened so far; takes time in proportion to the sequences.
     pub fn stats(&self) -> CacheStats {
@@ -63,25 +52,19 @@ impl CacheManager {
         let reserved_tokens = u64::from(used_blocks) * u64::from(self.layout.block_size());
         let wasted_tokens = self.wasted_tokens();
         let filled_tokens = reserved_tokens - wasted_tokens;
-        let Tally { peak_used_blocks, prefix_queries, prefix_hits, evictions, copies, preemptions } = self.tally;
         CacheStats {
             num_blocks: pool.num_blocks(),
             used_blocks,
             free_blocks: pool.num_free(),
             cached_blocks: self.store.cached,
             shared_blocks: pool.num_shared(),
-            peak_used_blocks,
             num_sequences: self.num_sequences,
             reserved_tokens,
             filled_tokens,
             wasted_tokens,
             wasted_bytes: wasted_tokens * self.layout.bytes_per_token(),
             utilisation: if used_blocks == 0 { 1.0 } else { filled_tokens as f64 / reserved_tokens as f64 },
-            prefix_queries,
-            prefix_hits,
-            evictions,
-            copies,
-            preemptions,
+            ..self.tally
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::blocks::manager::reserve::{Growth, Request};
+use crate::blocks::manager::reserve::{Extension, Request};
 use crate::blocks::{CacheManager, SeqId};
 use crate::error::{ManagerError, ReserveError};
 use crate::plan::{StepPlan, Ticket};
@@ -15,8 +15,8 @@ pub(super) struct OpenStep {
     open: Arc<AtomicU64>,
     /// Counts the calls of `reserve`, so that no step is mistaken for another.
     pub(super) number: u64,
-    pub(super) growth: Vec<Growth>,
-    /// The new tokens of all growths, if their ids are known.
+    pub(super) extensions: Vec<Extension>,
+    /// The new tokens of all extensions, if their ids are known.
     pub(super) tokens: Vec<u32>,
     pub(super) tokens_known: bool,
 }
@@ -174,13 +174,13 @@ impl CacheManager {
             return Err(ReserveError::StepOpen);
         }
         plan.clear();
-        self.step.growth.clear();
+        self.step.extensions.clear();
         self.step.tokens.clear();
         self.step.tokens_known = tokens_known && self.store.prefix.is_some();
         self.step.number += 1;
-        if let Err(error) = self.plan_growth(requests, plan) {
+        if let Err(error) = self.plan_extensions(requests, plan) {
             tracing::debug!(%error, "refused");
-            for source in self.step.growth.iter().filter_map(|growth| growth.source) {
+            for source in self.step.extensions.iter().filter_map(|extension| extension.source) {
                 self.store.pool.stay(source);
             }
             plan.clear();
@@ -188,7 +188,7 @@ impl CacheManager {
         }
         self.take_blocks(plan);
         self.step.open.store(self.step.number, Ordering::Relaxed);
-        plan.set_ticket(Ticket::new(&self.step.open, self.step.number));
+        plan.ticket = Some(Ticket::new(&self.step.open, self.step.number));
         Ok(())
     }
 
@@ -210,24 +210,24 @@ impl CacheManager {
         self.note_peak();
         self.tally.evictions += self.store.settle_evictions();
         let mut first_token = 0;
-        for at in 0..self.step.growth.len() {
-            let growth = self.step.growth[at];
+        for at in 0..self.step.extensions.len() {
+            let extension = self.step.extensions[at];
             if self.step.tokens_known {
-                self.note_step_tokens(&growth, first_token);
-                first_token += growth.new_tokens as usize;
+                self.note_step_tokens(&extension, first_token);
+                first_token += extension.new_tokens as usize;
             }
-            if let Some(source) = growth.source {
-                self.copy_tokens(&growth, source);
+            if let Some(source) = extension.source {
+                self.copy_tokens(&extension, source);
                 self.store.pool.stay(source);
                 self.store.give_back(source);
                 self.tally.copies += 1;
             }
-            let seq = &mut self.sequences[growth.row as usize];
+            let seq = &mut self.sequences[extension.row as usize];
             // Checked against max_seq_len when the step was reserved.
-            seq.len += growth.new_tokens;
+            seq.len += extension.new_tokens;
             seq.uploaded = seq.num_blocks;
-            self.register_full(growth.row);
-            self.release_outside(growth.row);
+            self.register_full(extension.row);
+            self.release_outside(extension.row);
         }
         self.step.close();
     }
@@ -265,14 +265,14 @@ impl CacheManager {
             self.tally.evictions += self.store.settle_evictions();
         }
         let _span = tracing::trace_span!("paged.rollback", step = self.step.number).entered();
-        for growth in self.step.growth.iter().rev() {
-            let seq = &mut self.sequences[growth.row as usize];
-            let used = &mut self.tables.row_mut(growth.row)[..seq.num_blocks as usize];
-            for &block in used[growth.old_blocks as usize..].iter().rev() {
+        for extension in self.step.extensions.iter().rev() {
+            let seq = &mut self.sequences[extension.row as usize];
+            let used = &mut self.tables.row_mut(extension.row)[..seq.num_blocks as usize];
+            for &block in used[extension.old_blocks as usize..].iter().rev() {
                 self.store.unallocate(block);
             }
-            seq.num_blocks = growth.old_blocks;
-            if let Some(source) = growth.source {
+            seq.num_blocks = extension.old_blocks;
+            if let Some(source) = extension.source {
                 let entry = &mut used[(seq.len / self.layout.block_size()) as usize];
                 self.store.unallocate(std::mem::replace(entry, source));
                 self.store.pool.stay(source);
@@ -285,7 +285,7 @@ impl CacheManager {
         if !self.step.is_open() {
             return Err(ManagerError::NoOpenStep);
         }
-        match plan.ticket() {
+        match &plan.ticket {
             Some(ticket) if ticket.is_of(&self.step.open) => Ok(()),
             _ => Err(ManagerError::WrongPlan),
         }

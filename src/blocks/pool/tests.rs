@@ -67,7 +67,6 @@ fn a_shared_block_is_free_when_its_last_owner_is_gone() {
     let block = pool.allocate().unwrap();
     pool.retain(block).unwrap();
     assert_eq!(pool.ref_count(block), Ok(2));
-    assert_eq!(pool.unallocate(block), Err(PoolError::InUse { block, refs: 2 }));
     assert_eq!(pool.free(block), Ok(false));
     assert_eq!(pool.num_free(), 1);
     assert_eq!(pool.free(block), Ok(true));
@@ -108,10 +107,9 @@ fn undone_allocations_restore_the_order() {
     let mut out = [BlockId::default(); 4];
     pool.allocate_into(&mut out).unwrap();
     for block in out.into_iter().rev() {
-        pool.unallocate(id(block.get())).unwrap();
+        pool.unallocate(id(block.get()));
     }
     assert_eq!(free_ids(&pool), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(pool.unallocate(id(0)), Err(PoolError::NotAllocated { block: id(0) }));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
+
 /// What K and V depend on besides the tokens, and who may share them: only sequences of equal domains share blocks of the
 /// prefix cache.
 ///
@@ -22,25 +24,13 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Sets the salt of a tenant, so that nobody else finds its texts by guessing them.
-    #[must_use]
-    pub fn with_salt(mut self, salt: &[u8]) -> Self {
-        self.salt = Some(salt.to_vec());
-        self
-    }
-
-    /// Sets the adapter whose weights made K and V.
-    #[must_use]
-    pub fn with_adapter(mut self, adapter: &[u8]) -> Self {
-        self.adapter = Some(adapter.to_vec());
-        self
-    }
-
-    /// Sets whatever else K and V depend on, the hash of an image for instance.
-    #[must_use]
-    pub fn with_other(mut self, other: &[u8]) -> Self {
-        self.other = Some(other.to_vec());
-        self
+    setters! {
+        /// Sets the salt of a tenant, so that nobody else finds its texts by guessing them.
+        with_salt(salt: &[u8]) => Some(salt.to_vec());
+        /// Sets the adapter whose weights made K and V.
+        with_adapter(adapter: &[u8]) => Some(adapter.to_vec());
+        /// Sets whatever else K and V depend on, the hash of an image for instance.
+        with_other(other: &[u8]) => Some(other.to_vec());
     }
 
     /// Appends the fields that are set, each behind its tag and its length, so that no two domains look alike.

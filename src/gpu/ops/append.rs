@@ -12,6 +12,7 @@ use crate::gpu::ops::rotary::RotarySpec;
 use crate::gpu::ops::spec::{AttentionSpec, check_query_heads};
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
+use crate::setters::setters;
 
 /// What an append does to the K and V it is given; the default stores them as they are, from f32.
 ///
@@ -36,19 +37,12 @@ impl AppendSpec {
         Self { io_format: attention.io_format, num_q_heads: Some(attention.num_q_heads), rotary: None }
     }
 
-    /// Sets the type of K, V and the queries. f16 needs `head_dim` and `v_head_dim` to be even.
-    #[must_use]
-    pub fn with_io_format(mut self, io_format: IoFormat) -> Self {
-        self.io_format = io_format;
-        self
-    }
-
-    /// Rotates K by the positions of its tokens, and the queries with it if the spec is made
-    /// [for an attention](Self::for_attention).
-    #[must_use]
-    pub fn with_rotary(mut self, rotary: RotarySpec) -> Self {
-        self.rotary = Some(rotary);
-        self
+    setters! {
+        /// Sets the type of K, V and the queries. f16 needs `head_dim` and `v_head_dim` to be even.
+        with_io_format(io_format: IoFormat);
+        /// Rotates K by the positions of its tokens, and the queries with it if the spec is made
+        /// [for an attention](Self::for_attention).
+        with_rotary(rotary: RotarySpec) => Some(rotary);
     }
 }
 

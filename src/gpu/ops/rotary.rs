@@ -8,6 +8,7 @@ use crate::gpu::ops::spec::check_positive;
 use crate::gpu::profile::DeviceProfile;
 use crate::gpu::value::{RotaryShape, RotaryStyle};
 use crate::layout::KvLayout;
+use crate::setters::setters;
 
 /// The base of most models.
 const USUAL_BASE: f32 = 10_000.0;
@@ -45,18 +46,11 @@ impl RotarySpec {
         Self { inv_freq: Some(inv_freq), ..Self::new(style, dims) }
     }
 
-    /// Sets the base of the frequencies.
-    #[must_use]
-    pub fn with_base(mut self, base: f32) -> Self {
-        self.base = base;
-        self
-    }
-
-    /// Sets what is added to every position.
-    #[must_use]
-    pub fn with_offset(mut self, offset: i32) -> Self {
-        self.offset = offset;
-        self
+    setters! {
+        /// Sets the base of the frequencies.
+        with_base(base: f32);
+        /// Sets what is added to every position.
+        with_offset(offset: i32);
     }
 
     pub(crate) fn shape(&self) -> RotaryShape {

@@ -6,6 +6,7 @@ use crate::gpu::error::SpecError;
 use crate::gpu::kernel::params::HeadTerms;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::layout::KvLayout;
+use crate::setters::setters;
 
 /// The most query heads with slopes or sinks: these travel in a uniform buffer of 64 KiB, WebGPU's default.
 const MAX_HEADS_WITH_TERMS: u32 = 4096;
@@ -46,61 +47,29 @@ impl AttentionSpec {
         }
     }
 
-    /// Sets the factor of `q · k`: positive and finite.
-    #[must_use]
-    pub fn with_scale(mut self, scale: f32) -> Self {
-        self.scale = Some(scale);
-        self
-    }
-
-    /// Sets whether a query sees no key past its own. If not, it sees all keys of its sequence.
-    #[must_use]
-    pub fn with_causal(mut self, causal: bool) -> Self {
-        self.causal = causal;
-        self
-    }
-
-    /// Lets a query see a key only if `query position − key position < window`: the last `window` keys, its own included.
-    /// FlashInfer's `window_left` is one less.
-    #[must_use]
-    pub fn with_window(mut self, window: u32) -> Self {
-        self.window = Some(window);
-        self
-    }
-
-    /// Caps the scores: positive and finite.
-    #[must_use]
-    pub fn with_soft_cap(mut self, soft_cap: f32) -> Self {
-        self.soft_cap = Some(soft_cap);
-        self
-    }
-
-    /// Sets the ALiBi slopes, one per query head.
-    #[must_use]
-    pub fn with_alibi_slopes(mut self, slopes: impl Into<Vec<f32>>) -> Self {
-        self.alibi_slopes = Some(slopes.into());
-        self
-    }
-
-    /// Sets the attention sinks, one per query head: logits that join the denominator, and with it the log-sum-exp, in no
-    /// key's place. A head whose sink is −∞ has none.
-    #[must_use]
-    pub fn with_sinks(mut self, sinks: impl Into<Vec<f32>>) -> Self {
-        self.sinks = Some(sinks.into());
-        self
+    setters! {
+        /// Sets the factor of `q · k`: positive and finite.
+        with_scale(scale: f32) => Some(scale);
+        /// Sets whether a query sees no key past its own. If not, it sees all keys of its sequence.
+        with_causal(causal: bool);
+        /// Lets a query see a key only if `query position − key position < window`: the last `window` keys, its own included.
+        /// FlashInfer's `window_left` is one less.
+        with_window(window: u32) => Some(window);
+        /// Caps the scores: positive and finite.
+        with_soft_cap(soft_cap: f32) => Some(soft_cap);
+        /// Sets the ALiBi slopes, one per query head.
+        with_alibi_slopes(alibi_slopes: impl Into<Vec<f32>>) => Some(alibi_slopes.into());
+        /// Sets the attention sinks, one per query head: logits that join the denominator, and with it the log-sum-exp, in no
+        /// key's place. A head whose sink is −∞ has none.
+        with_sinks(sinks: impl Into<Vec<f32>>) => Some(sinks.into());
+        /// Sets the type of queries and outputs.
+        with_io_format(io_format: IoFormat);
     }
 
     /// Asks for the log-sum-exp of the scores beside the output.
     #[must_use]
     pub fn with_lse(mut self) -> Self {
         self.lse = true;
-        self
-    }
-
-    /// Sets the type of queries and outputs.
-    #[must_use]
-    pub fn with_io_format(mut self, io_format: IoFormat) -> Self {
-        self.io_format = io_format;
         self
     }
 

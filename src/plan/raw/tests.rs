@@ -373,10 +373,10 @@ fn encoded_words_can_be_followed_by_their_offsets() {
 
     plan.clear();
     plan.source = TableSource::Resident;
-    plan.push_update(TableUpdate { index: 3, block: BlockId::of_pool(2) });
-    plan.push_copy(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(6) });
-    plan.push_copy(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(1) });
-    plan.push_clear(BlockId::of_pool(7));
+    plan.updates.push(TableUpdate { index: 3, block: BlockId::of_pool(2) });
+    plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(6) });
+    plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(1) });
+    plan.clears.push(BlockId::of_pool(7));
     plan.encode(&mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     assert_eq!(words[..13], [0, 0, 1, 0, 28, 35, 35, 28, 28, 2, 30, 1, 34]);

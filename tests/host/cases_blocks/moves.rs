@@ -179,7 +179,7 @@ fn statistics_are_one_record() {
 
 #[test]
 fn old_data_is_listed_until_it_is_cleared() {
-    let mut it = Engine::new(6, &ManagerOptions::default().with_prefix_cache(true).with_scrub(true));
+    let mut it = Engine::new(6, &ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true));
     let text: Vec<u32> = (0..40).collect();
     let (a, cached) = it.cache.create_sequence_with_tokens(&text, &Domain::default()).unwrap();
     assert_eq!(cached, 0);
@@ -189,15 +189,15 @@ fn old_data_is_listed_until_it_is_cleared() {
     assert_eq!(it.plan.header().num_clears, 3);
     it.commit();
     it.cache.release(a).unwrap();
-    let mut scrubs = Vec::new();
-    it.cache.take_scrubs(&mut scrubs);
-    assert_eq!(scrubs, [2], "the others are cached");
-    it.cache.take_scrubs(&mut scrubs);
-    assert_eq!(scrubs, [2], "nothing new");
+    let mut clears = Vec::new();
+    it.cache.take_clears(&mut clears);
+    assert_eq!(clears, [2], "the others are cached");
+    it.cache.take_clears(&mut clears);
+    assert_eq!(clears, [2], "nothing new");
     let b = it.cache.create_sequence().unwrap();
     it.cache.reserve(&[(b, 6 * 16)], &mut it.plan).unwrap();
     assert_eq!((it.plan.clears(), it.free()), (&[3, 4, 5, 1, 0].map(block_id)[..], vec![]));
     it.cache.rollback(&mut it.plan).unwrap();
-    it.cache.take_scrubs(&mut scrubs);
-    assert_eq!(scrubs[1..], [2, 5, 4, 3], "the device may have written to them");
+    it.cache.take_clears(&mut clears);
+    assert_eq!(clears[1..], [2, 5, 4, 3], "the device may have written to them");
 }

@@ -159,7 +159,7 @@ fn a_contiguous_cache_forks_and_clears_but_does_not_cache() {
         CacheConfig::new(1, 1, 8).with_num_blocks(20).with_paged(false).with_max_seq_len(100).layout().unwrap();
     let caching = CacheManager::with_options(&layout, &ManagerOptions::default().with_prefix_cache(true));
     assert_eq!(caching.unwrap_err(), ManagerError::NotPaged);
-    let options = ManagerOptions::default().with_scrub(true).with_windows(&[Some(1)]);
+    let options = ManagerOptions::default().with_clear_freed(true).with_windows(&[Some(1)]);
     let mut cache = CacheManager::with_options(&layout, &options).unwrap();
     let mut plan = StepPlan::new(Schedule::default());
     let a = cache.create_sequence().unwrap();

@@ -66,7 +66,7 @@ impl Harness {
             Op::Abandon => self.abandon(),
             Op::Meddle(commit) => self.meddle(*commit),
             Op::Reset => self.reset(),
-            Op::Scrub => self.scrub(),
+            Op::Clear => self.clear(),
             Op::Swap(choices) => self.swap(choices),
             Op::Victims(missing, choice) => {
                 let beneficiary = choice.and_then(|choice| self.pick(choice));
@@ -274,16 +274,16 @@ impl Harness {
         }
     }
 
-    fn scrub(&mut self) {
+    fn clear(&mut self) {
         let mut blocks = Vec::new();
-        self.cache.take_scrubs(&mut blocks);
-        assert!(self.model.options.scrub || blocks.is_empty());
+        self.cache.take_clears(&mut blocks);
+        assert!(self.model.options.clear_freed || blocks.is_empty());
         for block in blocks {
             assert!(self.model.free.contains(&block.get()) && !self.model.is_registered(block.get()));
             self.device.block_mut(block.get()).fill(CLEAR);
         }
         // What is free and cannot be found is clear now, if it was ever used.
-        for &block in self.model.free.iter().filter(|_| self.model.options.scrub) {
+        for &block in self.model.free.iter().filter(|_| self.model.options.clear_freed) {
             let clear = self.device.block(block).iter().all(|&value| value == CLEAR || value == 77);
             let pending = self
                 .model

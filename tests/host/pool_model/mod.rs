@@ -37,7 +37,7 @@ pub(crate) enum Op {
     /// Commits or rolls back with a plan that is not the open one.
     Meddle(bool),
     Reset,
-    Scrub,
+    Clear,
     /// Out to the host and back.
     Swap(Vec<usize>),
     Victims(u64, Option<usize>),
@@ -64,7 +64,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Abandon),
         1 => any::<bool>().prop_map(Op::Meddle),
         1 => Just(Op::Reset),
-        1 => Just(Op::Scrub),
+        1 => Just(Op::Clear),
         1 => prop::collection::vec(any::<usize>(), 0..4).prop_map(Op::Swap),
         1 => (0..12_u64, prop::option::of(any::<usize>())).prop_map(|(missing, whom)| Op::Victims(missing, whom)),
     ]
@@ -98,12 +98,12 @@ fn any_options() -> impl Strategy<Value = ManagerOptions> {
         key
     }]);
     (prop::bool::weighted(0.8), windows, 0..4_u32, any::<bool>(), hash).prop_map(
-        |(prefix_cache, windows, slack, scrub, hash)| {
+        |(prefix_cache, windows, slack, clear_freed, hash)| {
             ManagerOptions::default()
                 .with_prefix_cache(prefix_cache)
                 .with_windows(&windows)
                 .with_window_slack(slack)
-                .with_scrub(scrub)
+                .with_clear_freed(clear_freed)
                 .with_events(true)
                 .with_swap_from_tokens(Some(10))
                 .with_key_hash(hash)
@@ -145,7 +145,7 @@ proptest! {
 /// Two branches that part inside a block, with everything else that a fault could spoil.
 fn branches(fault: Fault) {
     let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(6).with_max_seq_len(16);
-    let options = ManagerOptions::default().with_prefix_cache(true).with_scrub(true).with_events(true);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true).with_events(true);
     let grow = |ops: &mut Vec<Op>, choice, tokens| ops.extend([Op::Reserve(vec![(choice, tokens)], true), Op::Commit]);
     let mut ops = vec![Op::CreateWith(vec![false; 10], 0)];
     grow(&mut ops, 0, 10);

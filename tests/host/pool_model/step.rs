@@ -119,7 +119,7 @@ impl Harness {
         let step = model.step.as_ref().unwrap();
         let is_target = |block| step.copies.iter().any(|&(_, target)| target == block);
         let mut fresh: Vec<u32> = step.taken.iter().copied().filter(|&block| !is_target(block)).collect();
-        fresh.retain(|_| model.options.scrub);
+        fresh.retain(|_| model.options.clear_freed);
         self.device.prepare(&self.plan, &fresh);
 
         let (mut positions, mut slots) = (self.plan.positions().iter(), self.plan.slots().iter());

@@ -68,7 +68,8 @@ fn a_whole_schedule_agrees_with_the_oracle() {
 fn fewer_layers_change_nothing_of_the_schedule() {
     let fewer = with_layers(&cache(), 1).unwrap();
     assert_eq!((fewer.num_layers, fewer.num_blocks), (1, Some(26)));
-    let budget = CacheConfig { num_blocks: None, memory_budget_bytes: Some(1 << 20), ..cache() };
+    let mut budget = cache().with_memory_budget_bytes(1 << 20);
+    budget.num_blocks = None;
     let fewer = with_layers(&budget, 1).unwrap();
     assert_eq!(fewer.num_blocks, Some(budget.layout().unwrap().num_blocks()));
     let served = |cache: &CacheConfig| {

@@ -7,7 +7,7 @@ use crate::plan::{Schedule, StepPlan};
 fn busy() -> (CacheManager, StepPlan, SeqId) {
     let layout =
         CacheConfig::new(1, 1, 8).with_num_blocks(16).with_max_seq_len(160).with_max_sequences(8).layout().unwrap();
-    let options = ManagerOptions::default().with_prefix_cache(true).with_scrub(true);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true);
     let mut cache = CacheManager::with_options(&layout, &options).unwrap();
     let mut plan = StepPlan::new(Schedule::default());
     let text: Vec<u32> = (0..40).collect();

@@ -11,15 +11,15 @@ struct State {
     queued: bool,
 }
 
-/// The blocks that were given back since the last scrub.
+/// The blocks that were given back and not cleared yet.
 #[derive(Debug)]
-pub(super) struct Scrubs {
+pub(super) struct Clears {
     states: Vec<State>,
     /// Every block once at most; some were taken again in the meantime.
     queue: Vec<BlockId>,
 }
 
-impl Scrubs {
+impl Clears {
     /// All blocks are stale at first: the pool's memory comes from somewhere. Or the bytes that there was no memory for.
     pub(super) fn new(num_blocks: u32) -> Result<Self, u64> {
         let blocks = num_blocks as usize;
@@ -51,14 +51,14 @@ impl CacheManager {
     /// prefix cache; from now on they are taken to be clear.
     ///
     /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
-    /// [scrubs](crate::blocks::ManagerOptions::scrub).
-    pub fn take_scrubs(&mut self, out: &mut Vec<BlockId>) {
+    /// [clears freed blocks](crate::blocks::ManagerOptions::clear_freed).
+    pub fn take_clears(&mut self, out: &mut Vec<BlockId>) {
         let store = &mut self.store;
-        let Some(scrubs) = &mut store.scrubs else {
+        let Some(clears) = &mut store.clears else {
             return;
         };
-        for block in scrubs.queue.drain(..) {
-            let state = &mut scrubs.states[block.index()];
+        for block in clears.queue.drain(..) {
+            let state = &mut clears.states[block.index()];
             state.queued = false;
             let free = store.pool.ref_count(block) == Ok(0);
             let cached = store.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block));
