@@ -4,7 +4,7 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use crate::common::status::{Failure, Status};
+use crate::common::{Failure, Status};
 
 struct Given<'a>(&'a ArgMatches);
 

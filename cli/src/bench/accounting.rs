@@ -20,8 +20,9 @@
 //! Sequences without tokens count for nothing: they are how a batch is padded to a fixed size. The cost of paging is kept
 //! apart, so that the rates of a paged and a contiguous run are quotients of the same bytes.
 
-use super::models::ModelShape;
 use wgpu_paged_attention::testkit::ScenarioVariant;
+
+use super::ModelShape;
 
 const F32_BYTES: u64 = 4;
 /// Bytes of one entry of a block table or slot list.

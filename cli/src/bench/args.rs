@@ -7,13 +7,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::gpu::IoFormat;
 
-use super::lens::LengthList;
-use super::models::{CaseSpec, MAX_BATCH, MAX_CONTEXT, ModelShape};
-use super::options::Op;
-use crate::common::adapter::AdapterArgs;
-use crate::common::files::ReportArgs;
-use crate::common::status::Failure;
-use crate::common::values::{seconds, up_to};
+use super::{CaseSpec, LengthList, MAX_BATCH, MAX_CONTEXT, ModelShape, Op};
+use crate::common::{AdapterArgs, Failure, ReportArgs, seconds, up_to};
 use crate::models::Model;
 use crate::models::args::{OtherModelArgs, models};
 use crate::needs::no_effect;

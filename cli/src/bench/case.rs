@@ -3,12 +3,6 @@
 mod verify;
 
 use rand::seq::SliceRandom;
-
-use super::inputs::{CaseInputs, Kind};
-use super::options::Op;
-use super::report::Mode;
-use super::timer::{PassTimer, Sample, TimerError};
-use crate::seed::rng_for;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::gpu::{
@@ -16,6 +10,9 @@ use wgpu_paged_attention::gpu::{
 };
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
+
+use super::{CaseInputs, Kind, Mode, Op, PassTimer, Sample, TimerError};
+use crate::seed::rng_for;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {

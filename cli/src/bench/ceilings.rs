@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use super::report::Ceilings;
-use super::stats::median;
-use super::timer::{PassTimer, Sample, TimerError};
 use wgpu_paged_attention::testkit::Gpu;
+
+use super::{Ceilings, PassTimer, Sample, TimerError, median};
 
 /// Bytes that the reading and copying kernels move at least, where a binding may be that large.
 const STREAM_BYTES: u64 = 64 << 20;

@@ -2,16 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::bench::options::{BenchOptions, Lengths};
-use crate::bench::report::Report;
-use crate::bench::runner::{self, BenchError};
-use crate::trace::ReadOptions;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
-use crate::bench::args::BenchArgs;
-use crate::common::output::Progress;
-use crate::common::process::{cancel_on_ctrl_c, command_line};
-use crate::common::status::{Failure, Status};
+use super::args::BenchArgs;
+use super::{BenchError, BenchOptions, Lengths, Report, runner};
+use crate::common::{Failure, Progress, Status, cancel_on_ctrl_c, command_line};
+use crate::trace::ReadOptions;
 
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
     let files = args.report.prepare()?;

@@ -3,15 +3,12 @@
 //! Cases of one figure are timed in alternation. Times are about this crate's own kernels only, so what is asked are
 //! quotients, which mean the same on any machine.
 
-use super::groups::{Comparison, Group, Measure};
-use super::inputs::CaseInputs;
-use super::models::ModelShape;
-use super::options::Op;
-use super::report::{Figure, Limit, Mode};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::reference::max_error;
 use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict};
+
+use super::{CaseInputs, Comparison, Figure, Group, Limit, Measure, Mode, ModelShape, Op};
 
 /// The shape of all figures: llama-3-8b.
 const HEADS: (u32, u32, u32) = (32, 8, 128);

@@ -1,13 +1,10 @@
 //! From what was asked for to the groups of cases that are timed in alternation.
 
-use super::accounting;
-use super::inputs::CaseInputs;
-use super::models::{ModelShape, measured};
-use super::options::{BenchOptions, Lengths, Op};
-use super::report::{Limit, Mode};
-use crate::trace::{SampleError, sequence_lengths};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::UNIT_BYTES;
+
+use super::{BenchOptions, CaseInputs, Lengths, Limit, Mode, ModelShape, Op, accounting, measured};
+use crate::trace::{SampleError, sequence_lengths};
 
 /// K and V bytes of the largest default case, and what is measured by default so that it ends in time.
 const SOFTWARE_BYTES: u64 = 192 << 20;

@@ -1,13 +1,12 @@
 //! What a case computes on: a function of the case and its seed alone.
 
 use rand::{RngExt, SeedableRng};
-
-use super::models::ModelShape;
-use super::options::Op;
-use crate::seed::{CaseRng, InputHash, rng_for};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::formats::round_rows;
 use wgpu_paged_attention::testkit::ScenarioVariant;
+
+use super::{ModelShape, Op};
+use crate::seed::{CaseRng, InputHash, rng_for};
 
 /// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
 const MAX_APPEND_BYTES: u64 = 64 << 20;

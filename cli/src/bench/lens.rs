@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::models::{MAX_BATCH, MAX_CONTEXT};
+use super::{MAX_BATCH, MAX_CONTEXT};
 
 /// The lengths of a batch: `32768,256x63` is one sequence of 32,768 tokens and 63 of 256.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-pub use crate::models::{MAX_Q_HEADS, ModelShape};
-use crate::models::{Model, ShapeError, clip, number};
 use wgpu_paged_attention::config::MAX_HEAD_DIM;
+
+use crate::models::{Model, ShapeError, clip, number};
+
+pub use crate::models::{MAX_Q_HEADS, ModelShape};
 
 /// The most sequences in one case: workgroups in one dispatch dimension at WebGPU's default limits.
 pub const MAX_BATCH: u32 = 65_535;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::lens::LengthList;
-use super::models::{CaseSpec, ModelShape};
-use crate::trace::Request;
-use crate::workload::Workload;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::ScenarioVariant;
+
+use super::{CaseSpec, LengthList, ModelShape};
+use crate::trace::Request;
+use crate::workload::Workload;
 
 const MIXED_CHUNK: u32 = 128;
 

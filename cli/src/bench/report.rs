@@ -6,7 +6,7 @@ mod page;
 
 use serde::{Deserialize, Serialize};
 
-use crate::common::files::Report as _;
+use crate::common::Report as _;
 use crate::report::{Adapter, Head};
 
 pub use case::{CaseResult, Mode, Pair, Timing};

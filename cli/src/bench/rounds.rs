@@ -4,8 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::case::{Case, Work};
-use super::timer::{Clock, PassTimer, TimerError};
+use super::{Case, Clock, PassTimer, TimerError, Work};
 
 #[derive(Clone, Debug)]
 pub struct Rounds {

@@ -7,20 +7,16 @@ mod tests;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::accounting::{self, Cost};
-use super::case::CaseError;
-use super::figures;
-use super::groups::{self, Comparison, Group, Measure};
-use super::inputs::CaseInputs;
-use super::options::{BenchOptions, Op};
-use super::report::{CaseResult, Failure, Figure, Mode, Pair, Report, Timing};
-use super::rounds::Rounds;
-use super::stats::{Summary, Warning, fold, median, warnings};
-use super::timer::{Clock, Sample, TimerError};
+use wgpu_paged_attention::testkit::{Gpu, Verdict};
+
+use super::{
+    BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Cost, Failure, Figure, Group, Measure, Mode,
+    Op, Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, accounting, figures, fold, groups, median,
+    warnings,
+};
 use crate::report::Adapter;
 use crate::trace::SampleError;
 use device::Device;
-use wgpu_paged_attention::testkit::{Gpu, Verdict};
 
 const LEAST_SAMPLES: u32 = 5;
 const SOFTWARE_SAMPLES: u32 = 41;

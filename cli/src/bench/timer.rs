@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::report::Timing;
 use wgpu_paged_attention::gpu::GpuError;
 use wgpu_paged_attention::testkit::Gpu;
+
+use super::Timing;
 
 pub trait Clock {
     fn now(&self) -> Duration;

@@ -3,24 +3,21 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::bench::models::{MAX_CONTEXT, ModelShape};
-use crate::blocks::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, study};
-use crate::report::{Adapter, Head};
-use crate::trace::{Log, ReadOptions};
-use crate::workload::Workload;
 use clap::Args;
 use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::common::adapter::AdapterArgs;
-use crate::common::files::{Report, ReportArgs};
-use crate::common::output::Progress;
-use crate::common::process::{cancel_on_ctrl_c, command_line};
-use crate::common::status::{Failure, Status};
-use crate::common::values::{seconds, up_to};
+use super::{BlockSizeStudy, BlockSizesError, BlockSizesReport, DecodeMeasure, recommend, study};
+use crate::bench::{MAX_CONTEXT, ModelShape};
+use crate::common::{
+    AdapterArgs, Failure, Progress, Report, ReportArgs, Status, cancel_on_ctrl_c, command_line, seconds, up_to,
+};
 use crate::models::Model;
 use crate::models::args::{OtherModelArgs, longest, models};
+use crate::report::{Adapter, Head};
 use crate::trace::args::{LogArgs, check_ids};
+use crate::trace::{Log, ReadOptions};
+use crate::workload::Workload;
 
 pub const HELP: &str = "\
 Utilisation and fragmentation are averages over all steps of all requests, exact; the decode time is that of one layer on a

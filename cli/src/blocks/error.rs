@@ -1,7 +1,6 @@
 //! What can be wrong with a study.
 
-use crate::bench::case::CaseError;
-use crate::bench::timer::TimerError;
+use crate::bench::{CaseError, TimerError};
 use crate::trace::SampleError;
 
 #[derive(Debug, thiserror::Error)]

@@ -5,22 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-use super::error::BlockSizesError;
-use crate::bench::case::{Case, CaseError};
-use crate::bench::groups::rotated_layers;
-use crate::bench::inputs::CaseInputs;
-use crate::bench::models::ModelShape;
-use crate::bench::options::Op;
-use crate::bench::report::Mode;
-use crate::bench::rounds::Rounds;
-use crate::bench::stats::Summary;
-use crate::bench::timer::{Clock, PassTimer};
-use crate::compare::Band;
-use crate::compare::noise::median_band;
-use crate::trace::{Request, sequence_lengths};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::Gpu;
+
+use super::BlockSizesError;
+use crate::bench::{
+    Case, CaseError, CaseInputs, Clock, Mode, ModelShape, Op, PassTimer, Rounds, Summary, rotated_layers,
+};
+use crate::compare::{Band, median_band};
+use crate::trace::{Request, sequence_lengths};
 
 const ROUNDS: RangeInclusive<u32> = 5..=41;
 /// Sequences of a batch, and the most tokens of one.

@@ -26,9 +26,10 @@ mod sharing;
 mod study;
 
 pub use error::BlockSizesError;
-pub use measure::DecodeMeasure;
+use measure::reference;
+pub use measure::{DecodeMeasure, DecodeTime};
 pub use recommend::recommend;
-pub use report::{BlockSizeStudy, BlockSizesReport};
+pub use report::{BlockSizeRow, BlockSizeStudy, BlockSizesReport, Published, Recommendation};
 pub use study::study;
 
 #[cfg(test)]

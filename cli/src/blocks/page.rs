@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 
-use super::measure::reference;
-use super::report::{BlockSizeRow, BlockSizeStudy, BlockSizesReport};
-use crate::common::files::Report;
-use crate::html::plot::{Axis, Plot, Series};
-use crate::html::{Page, Section};
+use super::{BlockSizeRow, BlockSizeStudy, BlockSizesReport, reference};
+use crate::common::Report;
+use crate::html::plot::{Axis, Series};
+use crate::html::{Page, Plot, Section};
 use crate::report::fmt::{count, duration, number, percent, ratio};
 use crate::report::{Adapter, Table, select_csv};
 

@@ -6,7 +6,7 @@
 //! distance of the quartiles, if that is more. If one workload is fastest with this size and another with that, the size
 //! whose worst workload loses least.
 
-use super::report::{BlockSizeRow, BlockSizeStudy, Recommendation};
+use super::{BlockSizeRow, BlockSizeStudy, Recommendation};
 
 pub const UTILISATION_POINTS: f64 = 0.05;
 pub const HIT_POINTS: f64 = 0.02;

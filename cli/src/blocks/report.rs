@@ -1,10 +1,10 @@
 //! The result of a study, for machines.
 
 use serde::{Deserialize, Serialize};
-
-use super::measure::DecodeTime;
-use crate::report::{Adapter, Head};
 use wgpu_paged_attention::config::KvDtype;
+
+use super::DecodeTime;
+use crate::report::{Adapter, Head};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockSizesReport {

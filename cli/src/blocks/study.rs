@@ -1,9 +1,8 @@
 //! One log, all block sizes.
 
-use super::error::BlockSizesError;
 use super::life::Life;
-use super::report::{BlockSizeRow, BlockSizeStudy, Published};
 use super::sharing::hit_shares;
+use super::{BlockSizeRow, BlockSizeStudy, BlockSizesError, Published};
 use crate::trace::Log;
 use crate::workload::SHORT_CHAT;
 

@@ -2,12 +2,9 @@
 
 use clap::Args;
 
-use crate::check::{self, CheckOptions};
-
-use crate::common::adapter::AdapterArgs;
-use crate::common::files::TableArgs;
-use crate::common::output::Progress;
-use crate::common::status::{Failure, Status};
+use super::CheckOptions;
+use crate::check;
+use crate::common::{AdapterArgs, Failure, Progress, Status, TableArgs};
 
 pub const HELP: &str = "\
 Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get

@@ -10,12 +10,12 @@ mod scenarios;
 use std::time::Instant;
 
 use rand::Rng;
-
-use crate::report::Adapter;
-use crate::seed::rng_for;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
 use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict};
+
+use crate::report::Adapter;
+use crate::seed::rng_for;
 
 pub use report::{CheckReport, GroupReport, PlantedFault};
 pub use scenarios::{CheckScene, scenarios};

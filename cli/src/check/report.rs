@@ -1,14 +1,14 @@
 //! What a check found.
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::reference::Mismatch;
+use wgpu_paged_attention::testkit::{Fault, Verdict};
 
 use super::{Answer, CheckOptions, CheckScene, Variant};
-use crate::common::files::Report;
+use crate::common::Report;
 use crate::html::{Page, Section};
 use crate::report::fmt::{count, error};
 use crate::report::{Adapter, SCHEMA, Table, select_csv};
-use wgpu_paged_attention::reference::Mismatch;
-use wgpu_paged_attention::testkit::{Fault, Verdict};
 
 /// Failures that are shown in full; the JSON has all of them.
 const SHOWN: usize = 5;

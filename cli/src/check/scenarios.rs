@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use rand::RngExt;
-
-use super::CheckOptions;
-use crate::bench::models::measured;
-use crate::seed::rng_for;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::IoFormat;
 use wgpu_paged_attention::testkit::{ScenarioSpec, ScenarioVariant, StepForm as Form, draw_form};
+
+use super::CheckOptions;
+use crate::bench::measured;
+use crate::seed::rng_for;
 
 /// No token, one, the edges of blocks of 16, and ragged lengths of several splits of [`SHORT_SPLIT`] tokens.
 const LENGTHS: [u32; 12] = [1, 15, 16, 17, 0, 33, 64, 65, 5, 129, 0, 300];

@@ -3,7 +3,7 @@
 use clap::Args;
 use wgpu_paged_attention::testkit::{AdapterChoice, Gpu, GpuOptions};
 
-use super::status::{Failure, Status};
+use super::{Failure, Status};
 
 #[derive(Debug, Args)]
 pub struct AdapterArgs {

@@ -1,17 +1,16 @@
 //! Files that a report goes to: JSON, CSV, a page, plots.
 
 use std::fmt::Display;
-use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wgpu_paged_attention::host::AtomicFile;
 
-use crate::common::output::print;
-use crate::common::status::{Failure, Status};
+use super::{Failure, Status, print};
 use crate::html::Page;
 use crate::report::to_json;
 

@@ -1,10 +1,11 @@
 //! Where output goes: the table to stdout, what happens meanwhile to stderr. Files are in `files`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io;
+use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::common::status::{Failure, Status};
+use super::{Failure, Status};
 
 /// Prints to stdout. A reader that has seen enough, such as `head`, is no error.
 pub fn print(text: &str) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::status::{Failure, Status};
+use super::{Failure, Status};
 
 /// The command line of this run, fit for a shell. Names of files that are not UTF-8 are approximated.
 pub fn command_line() -> String {

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::noise::median_band;
-use super::{Better, Measure, Missing};
-use crate::bench::report::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
+use super::{Better, Measure, Missing, median_band};
+use crate::bench::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
 use crate::report::Adapter;
 use crate::report::fmt::number;
 

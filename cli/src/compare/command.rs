@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::compare::{Comparison, Recorded};
 use clap::Args;
 
-use crate::common::files::TableArgs;
-use crate::common::status::{Failure, Status};
+use super::{Comparison, Recorded};
+use crate::common::{Failure, Status, TableArgs};
 
 pub const HELP: &str = "\
 Each case of a benchmark has samples: two medians differ if their 95 % intervals do not overlap, made a little wider for what

@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use self::pairs::pairs;
 use self::row::row;
-use crate::common::files::Report as _;
+use crate::common::Report as _;
 use crate::report::Head;
 
 pub use measure::{Band, Better, Measure, Missing};
+pub(crate) use noise::median_band;
 pub use read::{CompareError, Recorded};
 pub use row::{Row, Verdict};
 

@@ -1,7 +1,7 @@
 //! How sure a median is.
 
 use super::{Band, Missing};
-use crate::bench::stats::median;
+use crate::bench::median;
 
 /// Fewer samples say nothing about their median: of five, all lie on one side of it once in 16 times.
 pub(super) const MIN_SAMPLES: usize = 5;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Band, Better, Measure};
 use crate::blocks::BlockSizesReport;
-use crate::common::files::Report;
+use crate::common::Report;
 
 /// Parts of a report that say what was asked for and on what, rather than what came of it.
 const SETTINGS: [&str; 6] = ["adapter", "cache", "clock", "log", "model", "recommendation"];

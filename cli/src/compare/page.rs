@@ -1,7 +1,7 @@
 //! Comparisons as CSV and as a page.
 
 use super::{Comparison, Row, Verdict};
-use crate::common::files::Report;
+use crate::common::Report;
 use crate::html::{Page, Section};
 use crate::report::fmt::{number, ratio};
 use crate::report::{Table, to_csv};

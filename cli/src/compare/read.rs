@@ -1,16 +1,17 @@
 //! Reports from files.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Measure, bench, numbers};
-use crate::bench::report::Report as BenchReport;
+use crate::bench::Report as BenchReport;
 use crate::blocks::BlockSizesReport;
-use crate::common::files::Report;
+use crate::common::Report;
 use crate::plan::SizingReport;
 use crate::replay::ReplayReport;
 use crate::report::SCHEMA;

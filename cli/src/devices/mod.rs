@@ -6,8 +6,7 @@ use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended
 use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver};
 use wgpu_paged_attention::wgpu;
 
-use crate::common::files::{Report, TableArgs};
-use crate::common::status::{Failure, Status};
+use crate::common::{Failure, Report, Status, TableArgs};
 use crate::html::{Page, Section};
 use crate::report::fmt::count;
 use crate::report::{SCHEMA, Table, records_csv};

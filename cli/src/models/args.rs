@@ -10,8 +10,7 @@ use wgpu_paged_attention::config::{
 };
 
 use super::{MAX_Q_HEADS, Model, ModelShape};
-use crate::common::status::{Failure, Status};
-use crate::common::values::up_to;
+use crate::common::{Failure, Status, up_to};
 use crate::plan::ByteSize;
 
 /// A model that has no name here.

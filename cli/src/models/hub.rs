@@ -5,14 +5,14 @@ use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-
-use super::families::{ANY, FAMILIES, Family, Mlp};
-use super::fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, shown};
-use super::layers::{self, Kind};
-use super::shape::MAX_Q_HEADS;
-use super::{Model, ModelError, weights};
-use crate::common::python_json::without_nan;
 use wgpu_paged_attention::config::{MAX_HEAD_DIM, MAX_LAYERS_OR_HEADS, MAX_SEQ_LEN};
+
+use super::layers::Kind;
+use super::{
+    ANY, FAMILIES, Family, Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, MAX_Q_HEADS, Mlp, Model, ModelError,
+    Q_HEADS, layers, shown, weights,
+};
+use crate::common::python_json::without_nan;
 
 const MAX_BYTES: u64 = 1 << 20;
 const PER_LAYER: &[&str] = &["num_key_value_heads_per_layer"];

@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::ModelError;
-use super::families::{Family, Windows};
-use super::fields::{Fields, WINDOW};
+use super::{Family, Fields, ModelError, WINDOW, Windows};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -13,11 +13,13 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::config::CacheConfig;
 
 pub use error::ModelError;
+use families::{ANY, FAMILIES, Family, Mlp, Windows};
+use fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, WINDOW, shown};
 pub use shape::{MAX_Q_HEADS, ModelShape, ShapeError, clip, number};
 
-use wgpu_paged_attention::config::CacheConfig;
 #[cfg(test)]
 use wgpu_paged_attention::config::KvDtype;
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Model, ModelError};
 use wgpu_paged_attention::config::MAX_HEAD_DIM;
+
+use super::{Model, ModelError};
 
 /// The most query heads. Far above any model, and low enough that the bytes of the largest case fit in 64 bits.
 pub const MAX_Q_HEADS: u32 = 4096;

@@ -1,8 +1,6 @@
 //! How many weights a model has, worked out from the sizes in its `config.json`.
 
-use super::families::{Family, Mlp};
-use super::fields::Fields;
-use super::{Model, ModelError};
+use super::{Family, Fields, Mlp, Model, ModelError};
 
 /// Weights of the language model, or `None` where the file does not say all that they depend on.
 pub(super) fn count(fields: &Fields<'_>, family: &Family, model: &Model) -> Result<Option<u64>, ModelError> {

@@ -1,15 +1,13 @@
 //! `paged-attention plan`: sizes in, tables out; nothing is measured.
 
-use crate::bench::lens::LengthList;
-use crate::plan::{self, DeviceLimits, SizingOptions};
 use clap::Args;
 use wgpu_paged_attention::testkit::{OpenError, choose_adapter};
 
-use crate::common::adapter::AdapterArgs;
-use crate::common::files::ReportArgs;
-use crate::common::process::command_line;
-use crate::common::status::{Failure, Status};
+use super::{DeviceLimits, SizingOptions};
+use crate::bench::LengthList;
+use crate::common::{AdapterArgs, Failure, ReportArgs, Status, command_line};
 use crate::models::args::{CacheArgs, in_options, longest};
+use crate::plan;
 use crate::trace::ReadOptions;
 use crate::trace::args::LogArgs;
 

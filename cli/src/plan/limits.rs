@@ -1,7 +1,6 @@
 //! What the limits of a device make of a pool.
 
 use serde::{Deserialize, Serialize};
-
 use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::config::MAX_SLOTS;
 use wgpu_paged_attention::gpu::recommended_limits;

@@ -11,20 +11,20 @@ mod scenario;
 mod window;
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::config::{CacheConfig, KvDtype};
+use wgpu_paged_attention::error::ConfigError;
+use wgpu_paged_attention::layout::KvLayout;
+
+use crate::bench::LengthList;
+use crate::common::Report;
+use crate::models::Model;
+use crate::report::Head;
+use crate::trace::Log;
 
 pub use byte_size::ByteSize;
 pub use limits::{DeviceLimits, LimitRecord};
 pub use scenario::Scenario;
 pub use window::WindowRecord;
-
-use crate::bench::lens::LengthList;
-use crate::common::files::Report;
-use crate::models::Model;
-use crate::report::Head;
-use crate::trace::Log;
-use wgpu_paged_attention::config::{CacheConfig, KvDtype};
-use wgpu_paged_attention::error::ConfigError;
-use wgpu_paged_attention::layout::KvLayout;
 
 const ENTRY_BYTES: u64 = size_of::<u32>() as u64;
 const ADDRESS_BYTES: u64 = size_of::<u64>() as u64;

@@ -1,9 +1,9 @@
 //! A plan as CSV and as a page.
 
 use super::{LimitRecord, Scenario, SizingReport, WindowRecord};
-use crate::common::files::Report;
-use crate::html::plot::{Axis, Plot, Scale, Series};
-use crate::html::{Page, Section};
+use crate::common::Report;
+use crate::html::plot::{Axis, Scale, Series};
+use crate::html::{Page, Plot, Section};
 use crate::report::fmt::{binary, count, decimal, number, percent};
 use crate::report::{Table, select_csv};
 

@@ -1,13 +1,13 @@
 //! Contiguous against paged for given lengths.
 
 use serde::{Deserialize, Serialize};
-
-use super::{SizingError, SizingOptions};
-use crate::bench::lens::LengthList;
-use crate::report::fmt::count;
-use crate::trace::Request;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::layout::KvLayout;
+
+use super::{SizingError, SizingOptions};
+use crate::bench::LengthList;
+use crate::report::fmt::count;
+use crate::trace::Request;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {

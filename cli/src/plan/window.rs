@@ -1,10 +1,10 @@
 //! What sliding windows save.
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::config::CacheConfig;
 
 use super::SizingError;
 use crate::models::Model;
-use wgpu_paged_attention::config::CacheConfig;
 
 /// What a sequence takes at most while it decodes, with and without giving back what no query will see again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,28 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::bench::models::MAX_CONTEXT;
-use crate::models::Model;
-use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
-use crate::replay::{
-    Clock, ExecuteOptions, Executor, LogRecord, ReplayReport, ServeError, ServeOptions, ServeRecord, StepClock,
-    StepObserver, serve, with_layers,
-};
-use crate::workload::Workload;
 use clap::{Args, ValueEnum};
 use wgpu_paged_attention::config::MAX_SEQ_LEN;
 use wgpu_paged_attention::testkit::Gpu;
 
-use crate::common::adapter::AdapterArgs;
-use crate::common::files::{OutputFile, Report, ReportArgs};
-use crate::common::output::Progress;
-use crate::common::process::{cancel_on_ctrl_c, command_line};
-use crate::common::status::{Failure, Status};
-use crate::common::values::up_to;
+use super::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
+use super::{
+    Clock, ExecuteOptions, Executor, LogRecord, ReplayReport, ServeError, ServeOptions, ServeRecord, StepClock,
+    StepObserver, serve, with_layers,
+};
+use crate::bench::MAX_CONTEXT;
+use crate::common::{
+    AdapterArgs, Failure, OutputFile, Progress, Report, ReportArgs, Status, cancel_on_ctrl_c, command_line, up_to,
+};
+use crate::models::Model;
 use crate::models::args::{CacheArgs, in_options};
 use crate::report::Head;
 use crate::trace::args::{LogArgs, check_ids};
 use crate::trace::{Log, ReadOptions, TimeUnit};
+use crate::workload::Workload;
 
 pub const HELP: &str = "\
 Requests come when the log says so; each step takes a token of every sequence that decodes and chunks of new prompts. The

@@ -1,7 +1,8 @@
 //! Why a log could not be served.
 
-use super::scheduler::ObserverError;
 use wgpu_paged_attention::error::{ConfigError, ManagerError, ReserveError};
+
+use super::ObserverError;
 
 /// A replay that could not begin or go on. Requests that do not fit are counted, not errors.
 #[derive(Debug, thiserror::Error)]

@@ -8,14 +8,6 @@ mod rows;
 
 use rand::{RngExt, SeedableRng};
 use twox_hash::XxHash3_64;
-
-pub use record::{ExecuteRecord, WrongRow};
-
-use self::rows::{Row, rows_of};
-use super::scheduler::{ObservedStep, ObserverError, StepObserver};
-use crate::bench::models::ModelShape;
-use crate::report::Adapter;
-use crate::seed::{CaseRng, rng_for};
 use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::ConfigError;
@@ -26,6 +18,14 @@ use wgpu_paged_attention::gpu::{
 use wgpu_paged_attention::plan::{Schedule, StepPlan, TableUpdate};
 use wgpu_paged_attention::reference::{Heads, Mismatch, QueryRow, Scoring, attend, compare};
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, ScenarioVariant, Tolerances, plant_table_update};
+
+use self::rows::{Row, rows_of};
+use super::{ObservedStep, ObserverError, StepObserver};
+use crate::bench::ModelShape;
+use crate::report::Adapter;
+use crate::seed::{CaseRng, rng_for};
+
+pub use record::{ExecuteRecord, WrongRow};
 
 /// Wrong rows that are described; all are counted.
 const DESCRIBED: usize = 8;

@@ -27,12 +27,16 @@ mod tokens;
 
 pub use clock::{Clock, ClockRecord, StepClock, StepWork};
 pub use error::ServeError;
-pub use execute::{ExecuteOptions, Executor, with_layers};
+pub use execute::{ExecuteOptions, ExecuteRecord, Executor, with_layers};
 pub use options::ServeOptions;
-pub use record::ServeRecord;
+pub use record::{PrefixRecord, ServeRecord, TimelinePoint};
 pub use report::{LogRecord, ReplayReport};
-pub use scheduler::{ObservedStep, StepObserver};
+use request::InService;
+use scheduler::Scheduler;
+pub use scheduler::{ObservedStep, ObserverError, StepObserver};
 pub use serve::serve;
+pub use spread::Spread;
+use spread::{Values, to_millionth};
 
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,10 @@ use std::io;
 
 use serde_json::Value;
 
-use super::execute::ExecuteRecord;
-use super::record::{ServeRecord, TimelinePoint};
-use super::report::ReplayReport;
-use super::spread::Spread;
-use crate::common::files::Report;
-use crate::html::plot::{Axis, Plot, Scale, Series};
-use crate::html::{Page, Section};
+use super::{ExecuteRecord, ReplayReport, ServeRecord, Spread, TimelinePoint};
+use crate::common::Report;
+use crate::html::plot::{Axis, Scale, Series};
+use crate::html::{Page, Plot, Section};
 use crate::plan::ByteSize;
 use crate::report::fmt::{count, duration, error, number, percent};
 use crate::report::{Adapter, Table, records_csv};

@@ -1,12 +1,11 @@
 //! Counts and times while a log is served.
 
-use super::record::{ServeRecord, TimelinePoint};
-use super::request::InService;
-use super::spread::{Values, to_millionth};
-use super::timeline::Timeline;
-use crate::trace::Log;
 use wgpu_paged_attention::blocks::CacheStats;
 use wgpu_paged_attention::layout::KvLayout;
+
+use super::timeline::Timeline;
+use super::{InService, ServeRecord, TimelinePoint, Values, to_millionth};
+use crate::trace::Log;
 
 fn to_seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spread::Spread;
+use super::Spread;
 
 /// One side of a replay: a log served by one kind of cache.
 ///

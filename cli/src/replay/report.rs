@@ -1,13 +1,11 @@
 //! The whole output of a replay.
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::config::CacheConfig;
 
-use super::clock::ClockRecord;
-use super::execute::ExecuteRecord;
-use super::record::ServeRecord;
+use super::{ClockRecord, ExecuteRecord, ServeRecord};
 use crate::report::Head;
 use crate::trace::{Log, TimeUnit};
-use wgpu_paged_attention::config::CacheConfig;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayReport {

@@ -2,15 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::clock::StepWork;
-use super::error::ServeError;
-use super::options::ServeOptions;
-use super::request::InService;
-use super::tokens::Tokens;
-use crate::trace::Log;
 use wgpu_paged_attention::blocks::{CacheManager, CacheStats, Domain, SeqId};
 use wgpu_paged_attention::error::ReserveError;
 use wgpu_paged_attention::plan::StepPlan;
+
+use super::tokens::Tokens;
+use super::{InService, ServeError, ServeOptions, StepWork};
+use crate::trace::Log;
 
 /// Of the blocks, kept free when a request is let in, so that it does not push out another at once.
 const WATERMARK: f64 = 0.01;

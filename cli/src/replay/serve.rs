@@ -3,15 +3,11 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::clock::Clock;
-use super::error::ServeError;
 use super::infinite::infinite_hits;
-use super::options::ServeOptions;
 use super::progress::Tally;
-use super::record::{PrefixRecord, ServeRecord};
-use super::request::InService;
-use super::scheduler::{Scheduler, StepObserver};
-use super::spread::to_millionth;
+use super::{
+    Clock, InService, PrefixRecord, Scheduler, ServeError, ServeOptions, ServeRecord, StepObserver, to_millionth,
+};
 use crate::trace::{Log, Request};
 
 /// What a step may take, in seconds: a nanosecond, the unit of all times here, up to 32 years.

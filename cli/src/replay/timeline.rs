@@ -1,6 +1,6 @@
 //! The course of a replay, in a bounded number of points.
 
-use super::record::TimelinePoint;
+use super::TimelinePoint;
 
 /// The most points kept: more than a plot has columns of pixels.
 const MAX_POINTS: usize = 1024;

@@ -1,7 +1,6 @@
 //! What was measured on.
 
 use serde::{Deserialize, Serialize};
-
 use wgpu_paged_attention::testkit::{Gpu, describe_driver};
 
 const SOFTWARE_NOTICE: &str = "SOFTWARE ADAPTER: these are CPU numbers, not a GPU's";

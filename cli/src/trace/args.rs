@@ -6,8 +6,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{Log, ReadOptions, count, read_file};
-use crate::common::status::{Failure, Status};
-use crate::common::values::up_to;
+use crate::common::{Failure, Status, up_to};
 use crate::needs::no_effect;
 use crate::workload::Workload;
 

@@ -1,7 +1,7 @@
 //! The forms of logs: what their columns are called, and how they tell the time.
 
-use super::error::{Problem, clip};
-use super::time::{Clock, TimeUnit};
+use super::error::Problem;
+use super::{Clock, TimeUnit, clip};
 
 pub(super) struct Form {
     pub(super) time: &'static str,

@@ -38,12 +38,15 @@ use std::path::Path;
 
 use error::Problem;
 pub use error::TraceError;
+use error::clip;
 pub(crate) use error::count;
+use forms::{BAILIAN, BAILIAN_TOKENS_PER_ID, Columns, Form, MOONCAKE, MOONCAKE_TOKENS_PER_ID};
 use read::TraceReader;
 pub use request::{PrefixIds, Request};
 pub use sample::{SampleError, sequence_lengths};
 pub(crate) use seen::found_tokens;
 pub use time::TimeUnit;
+use time::{Clock, Times};
 
 /// The longest line of a log, in bytes; real ones stay below 10 KB.
 const MAX_LINE_BYTES: usize = 1 << 20;

@@ -5,10 +5,9 @@ use std::io::Read;
 use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
 use super::error::Problem;
-use super::forms::{self, Columns, MOONCAKE};
 use super::input::Lines;
 use super::rows::{Row, Rows};
-use super::{ReadOptions, TraceError};
+use super::{Columns, MOONCAKE, ReadOptions, TraceError, forms};
 
 /// Reads a log request by request. After an error it ends.
 pub(super) struct TraceReader<'r> {

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::error::{Problem, clip};
-use super::forms::{BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID};
-use super::time::Times;
-use super::{PrefixIds, ReadOptions, Request, ids};
+use super::error::Problem;
+use super::{
+    BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID, PrefixIds, ReadOptions, Request, Times, clip, ids,
+};
 
 /// A request, and its arrival in billionths of the log's unit since the first one.
 pub(super) type Row = (i128, Request);

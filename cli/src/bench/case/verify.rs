@@ -1,16 +1,13 @@
 //! The check of a case against the oracle, before it is timed.
 
 use rand::RngExt;
-
-use super::{Case, CaseError, Work};
-use crate::bench::inputs::Kind;
-use crate::bench::options::Op;
-use crate::bench::timer::{PassTimer, Sample};
-use crate::seed::rng_for;
 use wgpu_paged_attention::formats::{decode_row, round_rows};
 use wgpu_paged_attention::plan::slot_at;
 use wgpu_paged_attention::reference::{Heads, QueryRow, attend_rows, compare, max_error};
 use wgpu_paged_attention::testkit::{Tolerances, Verdict, read_io, round_io};
+
+use crate::bench::{Case, CaseError, Kind, Op, PassTimer, Sample, Work};
+use crate::seed::rng_for;
 
 /// Queries of a sequence that are compared: the first, the last, and some drawn from all.
 const CHECKED_QUERIES: usize = 6;

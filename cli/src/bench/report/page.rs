@@ -4,11 +4,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{CaseResult, Ceilings, Figure, Limit, Mode, Report, Timing};
-use crate::bench::options::Op;
+use crate::bench::{CaseResult, Ceilings, Figure, Limit, Mode, Op, Report, Timing};
 use crate::common::files;
-use crate::html::plot::{Axis, Level, MAX_SERIES, Plot, Scale, Series};
-use crate::html::{Page, Section};
+use crate::html::plot::{Axis, Level, MAX_SERIES, Scale, Series};
+use crate::html::{Page, Plot, Section};
 use crate::report::fmt::{count, duration, error, number, percent, ratio};
 use crate::report::{Table, select_csv};
 

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use super::Timer;
-use crate::bench::case::{Case, CaseError, Work};
-use crate::bench::ceilings::CeilingKernels;
-use crate::bench::figures;
-use crate::bench::inputs::CaseInputs;
-use crate::bench::options::Op;
-use crate::bench::report::{Ceilings, Figure, Mode, Timing};
-use crate::bench::timer::{Clock, PassTimer, Sample, TimerError};
 use wgpu_paged_attention::testkit::{Gpu, Verdict};
+
+use crate::bench::{
+    Case, CaseError, CaseInputs, CeilingKernels, Ceilings, Clock, Figure, Mode, Op, PassTimer, Sample, Timer,
+    TimerError, Timing, Work, figures,
+};
 
 pub(super) struct Device<'a> {
     gpu: &'a Gpu,

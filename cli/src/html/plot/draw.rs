@@ -6,8 +6,9 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::Fitted;
-use super::theme::{self, AXIS, CSS, GRID, INK, LEVEL, Role, SERIES};
-use super::{Axis, Level, Plot, PlotError, Series};
+use super::theme::{AXIS, GRID, INK, LEVEL, Role, SERIES};
+use super::{Axis, CSS, Level, Series, theme};
+use crate::html::{Plot, PlotError};
 
 // Units of the drawing: half a pixel where it is shown at its own width, since plotters only has whole units.
 const WIDTH: u32 = 1120;

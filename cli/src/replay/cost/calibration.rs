@@ -5,14 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use wgpu_paged_attention::config::KvDtype;
 
-use super::coefficients::{Coefficients, Part};
-use super::error::CalibrationError;
-use crate::bench::models::ModelShape;
-use crate::bench::report::Ceilings;
+use super::{CalibrationError, Coefficients, Part};
+use crate::bench::{Ceilings, ModelShape};
 use crate::replay::StepWork;
 use crate::report::Adapter;
-use wgpu_paged_attention::config::KvDtype;
 
 pub const SCHEMA: u32 = 1;
 const KIND: &str = "calibration";

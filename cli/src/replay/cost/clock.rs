@@ -1,7 +1,6 @@
 //! The clock of a calibrated device.
 
-use super::calibration::{Calibration, Setup};
-use super::coefficients::Part;
+use super::{Calibration, Part, Setup};
 use crate::models::Model;
 use crate::replay::{Clock, ClockRecord, StepWork};
 

@@ -1,7 +1,6 @@
 //! What can be wrong with a calibration.
 
-use crate::bench::case::CaseError;
-use crate::bench::timer::TimerError;
+use crate::bench::{CaseError, TimerError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {

@@ -4,24 +4,16 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::calibration::{Calibration, Point, Setup};
-use super::coefficients::Part;
-use super::error::CalibrateError;
-use crate::bench::accounting::pairs;
-use crate::bench::case::{Case, CaseError};
-use crate::bench::ceilings::CeilingKernels;
-use crate::bench::groups::rotated_layers;
-use crate::bench::inputs::CaseInputs;
-use crate::bench::models::ModelShape;
-use crate::bench::options::Op;
-use crate::bench::report::{Mode, Timing};
-use crate::bench::rounds::Rounds;
-use crate::bench::stats::median;
-use crate::bench::timer::{Clock, PassTimer};
-use crate::replay::StepWork;
-use crate::report::Adapter;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::{Gpu, ScenarioVariant};
+
+use super::{CalibrateError, Calibration, Part, Point, Setup};
+use crate::bench::{
+    Case, CaseError, CaseInputs, CeilingKernels, Clock, Mode, ModelShape, Op, PassTimer, Rounds, Timing, median, pairs,
+    rotated_layers,
+};
+use crate::replay::StepWork;
+use crate::report::Adapter;
 
 const ROUNDS: RangeInclusive<u32> = 5..=15;
 const EMPTY_RUNS: usize = 15;

@@ -29,7 +29,8 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
-pub use calibration::Calibration;
+pub use calibration::{Calibration, Point, Setup};
 pub use clock::{CalibratedClock, Layers};
-pub use error::CalibrateError;
+pub use coefficients::{Coefficients, Part};
+pub use error::{CalibrateError, CalibrationError};
 pub use measure::{CalibrateOptions, calibrate};
