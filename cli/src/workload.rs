@@ -7,6 +7,7 @@
 use rand::distr::Distribution;
 use rand_distr::{Exp, LogNormal};
 
+use crate::common::clip;
 use crate::seed::rng_for;
 use crate::trace::Request;
 
@@ -100,7 +101,7 @@ impl Workload {
 
     pub fn by_name(name: &str) -> Result<Self, UnknownWorkload> {
         Self::BUILT_IN.into_iter().find(|workload| workload.name == name).ok_or_else(|| UnknownWorkload {
-            given: name.chars().take(80).collect(),
+            given: clip(name),
             known: Self::BUILT_IN.map(|workload| workload.name).join(", "),
         })
     }

@@ -131,7 +131,7 @@ impl BenchArgs {
     pub fn check_lengths(&self) -> Result<(), Failure> {
         let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
         let chosen = !self.batch.is_empty() || !self.context.is_empty();
-        let mut batches: Vec<Vec<u32>> = self.lens.iter().map(|list| list.lens().to_vec()).collect();
+        let mut batches: Vec<Vec<u32>> = self.lens.iter().map(|list| list.lens.clone()).collect();
         batches.extend(self.case.iter().map(|case| vec![case.context; case.batch as usize]));
         if chosen {
             let contexts = or(&self.context, 1024);

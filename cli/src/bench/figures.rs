@@ -14,7 +14,7 @@ use super::{CaseInputs, Comparison, Figure, Group, Limit, Measure, Mode, ModelSh
 const HEADS: (u32, u32, u32) = (32, 8, 128);
 
 /// Largest error of a format over the largest value, for K, V and q from N(0, 1).
-const ACCURACY: [(KvDtype, f64); 6] = [
+pub(super) const ACCURACY: [(KvDtype, f64); 6] = [
     (KvDtype::F32, 2e-6),
     (KvDtype::F16, 1e-3),
     (KvDtype::Bf16, 8e-3),
@@ -91,10 +91,6 @@ pub fn groups(seed: u64) -> Vec<Group> {
             )],
         },
     ]
-}
-
-pub fn num_accuracies() -> usize {
-    ACCURACY.len()
 }
 
 /// The figure of a format's error: K and V as they were given, not as they were stored, are the measure.

@@ -186,7 +186,7 @@ fn batches(options: &BenchOptions, software: bool) -> Result<Vec<Batch>, SampleE
     let mut batches = Vec::new();
     if let Lengths::Lists(lists) = &options.lengths {
         for (shape, list) in models.iter().flat_map(|shape| lists.iter().map(move |list| (shape, list))) {
-            let (shape, lens, workload) = (shape.clone(), list.lens().to_vec(), list.to_string());
+            let (shape, lens, workload) = (shape.clone(), list.lens.clone(), list.to_string());
             let ops = if options.ops.is_empty() { Op::ALL.to_vec() } else { options.ops.clone() };
             batches.push(Batch { shape, lens, workload, ops, chosen: true });
         }

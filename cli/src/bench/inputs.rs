@@ -83,7 +83,7 @@ impl CaseInputs {
 
     /// Hash of the lengths, the shape and the first and last K, V and q of every sequence.
     pub fn hash(&self) -> String {
-        let mut hash = InputHash::new();
+        let mut hash = InputHash::default();
         let ModelShape { num_q_heads, num_kv_heads, head_dim, .. } = self.shape;
         hash.update(&[num_q_heads, num_kv_heads, head_dim]).update(self.kv_dtype.name().as_bytes());
         hash.update(&self.lens).update(&self.query_values(self.lens.len()));

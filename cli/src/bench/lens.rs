@@ -4,12 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{MAX_BATCH, MAX_CONTEXT};
+use crate::common::clip;
 
 /// The lengths of a batch: `32768,256x63` is one sequence of 32,768 tokens and 63 of 256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LengthList {
     text: String,
-    lens: Vec<u32>,
+    pub lens: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,12 +24,6 @@ pub enum LengthListError {
     TooMany { count: u64 },
 }
 
-impl LengthList {
-    pub fn lens(&self) -> &[u32] {
-        &self.lens
-    }
-}
-
 impl FromStr for LengthList {
     type Err = LengthListError;
 
@@ -38,7 +33,7 @@ impl FromStr for LengthList {
             let (tokens, count) = item.split_once('x').unwrap_or((item, "1"));
             let number = |text: &str, max: u32| text.parse().ok().filter(|value| (1..=max).contains(value));
             let (Some(tokens), Some(count)) = (number(tokens, MAX_CONTEXT), number(count, MAX_BATCH)) else {
-                return Err(LengthListError::Item { given: item.chars().take(80).collect() });
+                return Err(LengthListError::Item { given: clip(item) });
             };
             items.push((tokens, count));
         }
@@ -65,7 +60,7 @@ mod tests {
     #[test]
     fn items_are_lengths_with_an_optional_count() {
         let list: LengthList = "7, 5x3,1".parse().unwrap();
-        assert_eq!(list.lens(), [7, 5, 5, 5, 1]);
+        assert_eq!(list.lens, [7, 5, 5, 5, 1]);
         assert_eq!(list.to_string(), "7, 5x3,1");
     }
 

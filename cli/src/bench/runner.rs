@@ -77,7 +77,7 @@ fn work(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(Vec<Group>, usize), SampleError> {
     if options.figures {
-        return Ok((figures::groups(options.seed), figures::num_accuracies()));
+        return Ok((figures::groups(options.seed), figures::ACCURACY.len()));
     }
     let (groups, left_out) = groups::groups(options, software)?;
     left_out.iter().for_each(|message| progress(Progress::Message(message)));

@@ -5,7 +5,7 @@ use crate::trace::Request;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     first: u32,
-    steps: u32,
+    pub(super) steps: u32,
 }
 
 impl Life {
@@ -19,10 +19,6 @@ impl Life {
 
     pub(super) fn is_cut(&self, request: &Request) -> bool {
         self.steps < request.output_tokens
-    }
-
-    pub(super) fn steps(&self) -> u32 {
-        self.steps
     }
 
     /// Tokens in the cache, summed over the steps.
@@ -55,7 +51,7 @@ mod tests {
             let request = Request { prompt_tokens, output_tokens, ..Request::default() };
             let life = Life::of(&request, 4096).unwrap();
             let lens: Vec<u32> = (0..output_tokens).map(|step| prompt_tokens.max(1) + step).collect();
-            assert_eq!((life.steps(), life.tokens()), (output_tokens, lens.iter().map(|&len| u128::from(len)).sum()));
+            assert_eq!((life.steps, life.tokens()), (output_tokens, lens.iter().map(|&len| u128::from(len)).sum()));
             for block_size in [1, 2, 3, 16, 256] {
                 let blocks = lens.iter().map(|&len| u128::from(len.div_ceil(block_size))).sum::<u128>();
                 assert_eq!(life.blocks(block_size), blocks, "{prompt_tokens}+{output_tokens} in {block_size}");

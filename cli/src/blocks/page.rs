@@ -30,36 +30,32 @@ impl Report for BlockSizesReport {
     }
 
     fn page(&self) -> Page {
-        page(self)
-    }
-}
-
-fn page(report: &BlockSizesReport) -> Page {
-    let BlockSizesReport { model, kv_dtype, max_seq_len, adapter, .. } = report;
-    let mut facts: Vec<_> = adapter.iter().map(Adapter::fact).collect();
-    if adapter.is_some() {
-        let decode = format!(
-            "one layer of {model} in {kv_dtype}, a batch drawn from the requests; ÷ is the median over neighbouring runs"
-        );
-        facts.push(("decode", decode));
-    }
-    facts.push(("longest sequence", format!("{} tokens", count(max_seq_len))));
-    let recommended = report.recommendation.as_ref().map(|recommendation| {
-        format!("recommended: blocks of {}: {}", recommendation.block_size, recommendation.reason)
-    });
-    let interrupted = report.interrupted.then(|| "interrupted: not everything was measured".to_owned());
-    Page {
-        head: report.head.clone(),
-        title: "What the size of a block costs and saves".to_owned(),
-        facts,
-        notices: adapter.iter().filter_map(Adapter::notice).collect(),
-        sections: report
-            .workloads
-            .iter()
-            .zip(1..)
-            .map(|(study, number)| section(study, *max_seq_len, number))
-            .collect(),
-        summary: recommended.into_iter().chain(interrupted).collect(),
+        let BlockSizesReport { model, kv_dtype, max_seq_len, adapter, .. } = self;
+        let mut facts: Vec<_> = adapter.iter().map(Adapter::fact).collect();
+        if adapter.is_some() {
+            let decode = format!(
+                "one layer of {model} in {kv_dtype}, a batch drawn from the requests; ÷ is the median over neighbouring runs"
+            );
+            facts.push(("decode", decode));
+        }
+        facts.push(("longest sequence", format!("{} tokens", count(max_seq_len))));
+        let recommended = self.recommendation.as_ref().map(|recommendation| {
+            format!("recommended: blocks of {}: {}", recommendation.block_size, recommendation.reason)
+        });
+        let interrupted = self.interrupted.then(|| "interrupted: not everything was measured".to_owned());
+        Page {
+            head: self.head.clone(),
+            title: "What the size of a block costs and saves".to_owned(),
+            facts,
+            notices: adapter.iter().filter_map(Adapter::notice).collect(),
+            sections: self
+                .workloads
+                .iter()
+                .zip(1..)
+                .map(|(study, number)| section(study, *max_seq_len, number))
+                .collect(),
+            summary: recommended.into_iter().chain(interrupted).collect(),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub fn study(log: &Log, block_sizes: &[u32], max_seq_len: u32) -> Result<BlockSi
         return Err(BlockSizesError::NoSizes);
     }
     let served = || log.requests.iter().filter_map(|request| Some((request, Life::of(request, max_seq_len)?)));
-    let steps: u64 = served().map(|(_, life)| u64::from(life.steps())).sum();
+    let steps: u64 = served().map(|(_, life)| u64::from(life.steps)).sum();
     if steps == 0 {
         let (name, requests) = (log.name.clone(), log.requests.len());
         return Err(BlockSizesError::Nothing { name, requests, max_seq_len });

@@ -26,12 +26,6 @@ pub struct CheckOptions {
     pub seed: u64,
 }
 
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self { quick: false, seed: 1 }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     Started { total: usize },
@@ -160,7 +154,7 @@ mod tests {
 
     fn report() -> CheckReport {
         let adapter = Adapter { name: "card".into(), driver: "driver".into(), ..Adapter::default() };
-        let mut report = CheckReport::new(adapter, &CheckOptions::default());
+        let mut report = CheckReport::new(adapter, &CheckOptions { quick: false, seed: 1 });
         let variant = variant();
         let mut group = GroupReport::new(&variant);
         group.add(&scenarios(&QUICK, KvDtype::F16, true, true)[0], &variant, &Ok(1e-7));

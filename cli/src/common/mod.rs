@@ -13,4 +13,4 @@ pub use files::{OutputFile, Report, ReportArgs, TableArgs};
 pub use output::{Progress, print};
 pub use process::{cancel_on_ctrl_c, command_line};
 pub use status::{Failure, Status};
-pub use values::{seconds, up_to};
+pub use values::{clip, seconds, up_to};

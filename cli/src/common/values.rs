@@ -15,6 +15,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("give seconds above 0, up to {MAX_SECONDS}"))
 }
 
+/// Enough of a text to recognise it in a message.
+pub fn clip(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

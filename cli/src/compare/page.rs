@@ -14,33 +14,29 @@ impl Report for Comparison {
     }
 
     fn page(&self) -> Page {
-        page(self)
-    }
-}
-
-fn page(comparison: &Comparison) -> Page {
-    let Comparison { compared, a, b, noise, settings, rows, .. } = comparison;
-    let differs = Table::of(
-        "settings",
-        "What differs",
-        3,
-        settings,
-        &[
-            ("differs", &|setting| Some(setting.name.clone())),
-            ("A", &|setting| Some(setting.a.clone())),
-            ("B", &|setting| Some(setting.b.clone())),
-        ],
-    );
-    let same = settings.is_empty().then(|| "settings, versions and machine are the same".to_owned());
-    let notes =
-        rows.iter().filter(|row| !row.note.is_empty()).map(|Row { case, note, .. }| format!("  {case}: {note}"));
-    Page {
-        head: comparison.head.clone(),
-        title: format!("Two reports of {compared}"),
-        facts: vec![("A", a.clone()), ("B", b.clone()), ("noise", noise.clone())],
-        notices: same.into_iter().collect(),
-        sections: vec![Section::table("Settings", differs), Section::table("Cases", cases(rows))],
-        summary: std::iter::once(summary(rows)).chain(notes).collect(),
+        let Comparison { compared, a, b, noise, settings, rows, .. } = self;
+        let differs = Table::of(
+            "settings",
+            "What differs",
+            3,
+            settings,
+            &[
+                ("differs", &|setting| Some(setting.name.clone())),
+                ("A", &|setting| Some(setting.a.clone())),
+                ("B", &|setting| Some(setting.b.clone())),
+            ],
+        );
+        let same = settings.is_empty().then(|| "settings, versions and machine are the same".to_owned());
+        let notes =
+            rows.iter().filter(|row| !row.note.is_empty()).map(|Row { case, note, .. }| format!("  {case}: {note}"));
+        Page {
+            head: self.head.clone(),
+            title: format!("Two reports of {compared}"),
+            facts: vec![("A", a.clone()), ("B", b.clone()), ("noise", noise.clone())],
+            notices: same.into_iter().collect(),
+            sections: vec![Section::table("Settings", differs), Section::table("Cases", cases(rows))],
+            summary: std::iter::once(summary(rows)).chain(notes).collect(),
+        }
     }
 }
 

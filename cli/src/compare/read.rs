@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::{Measure, bench, numbers};
 use crate::bench::Report as BenchReport;
 use crate::blocks::BlockSizesReport;
-use crate::common::Report;
+use crate::common::{Report, clip};
 use crate::plan::SizingReport;
 use crate::replay::ReplayReport;
 use crate::report::SCHEMA;
@@ -68,7 +68,7 @@ impl Recorded {
             Some(SizingReport::KIND) => Self::of_numbers::<SizingReport>(file, &text),
             Some(ReplayReport::KIND) => Self::of_numbers::<ReplayReport>(file, &text),
             Some(BlockSizesReport::KIND) => Self::of_numbers::<BlockSizesReport>(file, &text),
-            Some(kind) => Err(CompareError::UnknownKind { file, found: kind.chars().take(80).collect() }),
+            Some(kind) => Err(CompareError::UnknownKind { file, found: clip(kind) }),
         }
     }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::ModelError;
+use crate::common::clip;
 
 pub(super) const LAYERS: &[&str] =
     &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"];
@@ -140,5 +141,5 @@ impl<'a> Fields<'a> {
 }
 
 pub(super) fn shown(value: &Value) -> String {
-    value.to_string().chars().take(80).collect()
+    clip(&value.to_string())
 }

@@ -18,12 +18,14 @@ use wgpu_paged_attention::config::CacheConfig;
 pub use error::ModelError;
 use families::{ANY, FAMILIES, Family, Mlp, Windows};
 use fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, WINDOW, shown};
-pub use shape::{MAX_Q_HEADS, ModelShape, ShapeError, clip, number};
+pub use shape::{MAX_Q_HEADS, ModelShape, ShapeError, number};
 
 #[cfg(test)]
 use wgpu_paged_attention::config::KvDtype;
 #[cfg(test)]
 use wgpu_paged_attention::layout::UNIT_BYTES;
+
+use crate::common::clip;
 
 /// The longest context of a model that does not tell; engines assume the same.
 const USUAL_MAX_LEN: u32 = 2048;
@@ -93,7 +95,7 @@ impl Model {
 
     pub fn by_name(name: &str) -> Result<Self, ModelError> {
         Self::BUILT_IN.into_iter().find(|model| model.name == name).ok_or_else(|| ModelError::UnknownModel {
-            given: name.chars().take(80).collect(),
+            given: clip(name),
             known: Self::BUILT_IN.map(|model| model.name).join(", "),
         })
     }
@@ -105,20 +107,8 @@ impl Model {
     }
 
     pub fn custom(num_layers: u32, shape: ModelShape, max_len: Option<u32>) -> Self {
-        let ModelShape { name, num_q_heads, num_kv_heads, head_dim } = shape;
-        let (max_seq_len, windowed_layers, window, num_weights, note) = (0, 0, None, None, None);
-        let mut model = Self {
-            name,
-            num_layers,
-            num_q_heads,
-            num_kv_heads,
-            head_dim,
-            max_seq_len,
-            windowed_layers,
-            window,
-            num_weights,
-            note,
-        };
+        let heads = [shape.num_q_heads, shape.num_kv_heads, shape.head_dim];
+        let mut model = Self { name: shape.name, num_weights: None, ..Self::built_in("", num_layers, heads, 0, 0) };
         model.assume_length(max_len);
         model
     }

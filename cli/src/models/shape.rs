@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::str::FromStr;
 
 use wgpu_paged_attention::config::MAX_HEAD_DIM;
 
 use super::{Model, ModelError};
+use crate::common::clip;
 
 /// The most query heads. Far above any model, and low enough that the bytes of the largest case fit in 64 bits.
 pub const MAX_Q_HEADS: u32 = 4096;
@@ -57,14 +57,6 @@ impl ModelShape {
     }
 }
 
-impl FromStr for ModelShape {
-    type Err = ModelError;
-
-    fn from_str(text: &str) -> Result<Self, ModelError> {
-        Self::by_name(text)
-    }
-}
-
 impl fmt::Display for ModelShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.name)
@@ -76,8 +68,4 @@ pub fn number(field: &'static str, text: &str, max: u32) -> Result<u32, ShapeErr
         Ok(value) if (1..=max).contains(&value) => Ok(value),
         _ => Err(ShapeError::Field { field, given: clip(text), max }),
     }
-}
-
-pub fn clip(text: &str) -> String {
-    text.chars().take(80).collect()
 }

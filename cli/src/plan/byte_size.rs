@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::common::clip;
 use crate::report::fmt::decimal;
 
 const UNITS: [(&str, u64); 9] = [
@@ -37,7 +38,7 @@ impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, ByteSizeError> {
-        parse(text.trim()).map(Self).ok_or_else(|| ByteSizeError { given: text.chars().take(80).collect() })
+        parse(text.trim()).map(Self).ok_or_else(|| ByteSizeError { given: clip(text) })
     }
 }
 

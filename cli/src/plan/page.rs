@@ -21,20 +21,16 @@ impl Report for SizingReport {
     }
 
     fn page(&self) -> Page {
-        page(self)
-    }
-}
-
-fn page(report: &SizingReport) -> Page {
-    let mut page = without_devices(report);
-    match report.limits.get(1..) {
-        None | Some([]) => page.summary.push("no adapter here; other devices have other limits".to_owned()),
-        Some(devices) => {
-            let table = limits("devices", devices, report);
-            page.sections.push(Section::table("Limits of devices", table));
+        let mut page = without_devices(self);
+        match self.limits.get(1..) {
+            None | Some([]) => page.summary.push("no adapter here; other devices have other limits".to_owned()),
+            Some(devices) => {
+                let table = limits("devices", devices, self);
+                page.sections.push(Section::table("Limits of devices", table));
+            }
         }
+        page
     }
-    page
 }
 
 /// What does not depend on the devices of this machine.

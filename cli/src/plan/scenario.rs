@@ -51,10 +51,10 @@ pub(super) fn all(
     let comparison = Comparison { options, paged, contiguous };
     let mut scenarios = Vec::new();
     for list in &options.lens {
-        if let Some(&tokens) = list.lens().iter().find(|&&tokens| tokens > options.max_seq_len) {
+        if let Some(&tokens) = list.lens.iter().find(|&&tokens| tokens > options.max_seq_len) {
             return Err(SizingError::TooLong { tokens, max_seq_len: options.max_seq_len });
         }
-        scenarios.push(comparison.of(list.lens(), name(list), true));
+        scenarios.push(comparison.of(&list.lens, name(list), true));
     }
     if options.lens.is_empty() {
         for (requests, tokens, _) in PUBLISHED.into_iter().filter(|&(_, tokens, _)| tokens <= options.max_seq_len) {
@@ -72,7 +72,7 @@ pub(super) fn all(
 
 /// `8 × 1,024 tokens`, or the list as it was written.
 fn name(list: &LengthList) -> String {
-    match list.lens() {
+    match &list.lens[..] {
         [first, rest @ ..] if rest.iter().all(|tokens| tokens == first) => equal(1 + rest.len() as u64, *first),
         _ => list.to_string(),
     }

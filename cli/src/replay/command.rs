@@ -170,7 +170,7 @@ pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
         clock: clock.describe(),
         contiguous,
         paged,
-        executed: executor.map(|executor| executor.record().clone()),
+        executed: executor.map(|executor| executor.record),
         interrupted: cancel.load(Ordering::Relaxed),
     };
 

@@ -83,7 +83,7 @@ pub struct Executor {
     appender: Appender,
     attention: Attention,
     options: ExecuteOptions,
-    record: ExecuteRecord,
+    pub record: ExecuteRecord,
 }
 
 impl Executor {
@@ -105,14 +105,6 @@ impl Executor {
 
     pub fn schedule(&self) -> Schedule {
         self.cache.schedule()
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.record.steps >= self.options.steps
-    }
-
-    pub fn record(&self) -> &ExecuteRecord {
-        &self.record
     }
 
     fn execute(&mut self, step: &ObservedStep<'_>) -> Result<(), ExecuteError> {
@@ -246,7 +238,7 @@ impl Executor {
 
 impl StepObserver for Executor {
     fn step(&mut self, step: &ObservedStep<'_>) -> Result<(), ObserverError> {
-        if self.is_done() {
+        if self.record.steps >= self.options.steps {
             return Ok(());
         }
         Ok(self.execute(step)?)

@@ -12,7 +12,6 @@ pub mod command;
 pub mod cost;
 mod error;
 mod execute;
-mod infinite;
 mod options;
 mod page;
 mod progress;

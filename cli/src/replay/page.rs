@@ -38,7 +38,44 @@ impl Report for ReplayReport {
     }
 
     fn page(&self) -> Page {
-        page(self)
+        let ReplayReport { log, model, cache, clock, executed, .. } = self;
+        let skipped = match log.skipped {
+            0 => String::new(),
+            skipped => format!(", {} left out", counted(skipped, "bad row")),
+        };
+        let time = match (log.time_unit, &log.time_unit_by) {
+            (Some(unit), Some(by)) => format!(", times in {} ({by})", unit.name()),
+            _ => String::new(),
+        };
+        let per_token = count(self.bytes_per_token);
+        let (kv_dtype, block_size) = (cache.kv_dtype, count(cache.block_size));
+        let room = budget(self);
+        let room =
+            format!("{model}, {per_token} bytes per token in {kv_dtype}, blocks of {block_size} tokens, budget {room}");
+        let (longest, step) = (count(cache.max_seq_len), count(self.step_tokens));
+        let facts = vec![
+            ("log", format!("{}, {}{skipped}{time}", log.name, counted(log.requests as u64, "request"))),
+            ("cache", room),
+            ("lengths", format!("sequences of up to {longest} tokens, steps of up to {step}")),
+            ("clock", format!("{}{}", clock.description, fit(self))),
+        ];
+        let gains = self.gains().map(|(concurrency, throughput)| {
+            format!(
+                "paged over contiguous: {concurrency:.2} × the concurrent requests, {throughput:.2} × the generated tokens per \
+                 second"
+            )
+        });
+        let interrupted = self.interrupted.then(|| "interrupted: the numbers are those so far".to_owned());
+        let wrong = executed.as_ref().filter(|executed| executed.wrong_rows > 0);
+        let wrong = wrong.map(|executed| format!("WRONG rows computed by the device: {}", count(executed.wrong_rows)));
+        Page {
+            head: self.head.clone(),
+            title: format!("What paging saves on {}", log.name),
+            facts,
+            notices: executed.iter().filter_map(|executed| executed.adapter.notice()).collect(),
+            sections: sections(self),
+            summary: gains.into_iter().chain(wrong).chain(interrupted).collect(),
+        }
     }
 }
 
@@ -55,47 +92,6 @@ fn flatten(numbers: &mut BTreeMap<String, String>, path: &str, value: &Value) {
             numbers.insert(path.to_owned(), number.to_string());
         }
         _ => {}
-    }
-}
-
-fn page(report: &ReplayReport) -> Page {
-    let ReplayReport { log, model, cache, clock, executed, .. } = report;
-    let skipped = match log.skipped {
-        0 => String::new(),
-        skipped => format!(", {} left out", counted(skipped, "bad row")),
-    };
-    let time = match (log.time_unit, &log.time_unit_by) {
-        (Some(unit), Some(by)) => format!(", times in {} ({by})", unit.name()),
-        _ => String::new(),
-    };
-    let per_token = count(report.bytes_per_token);
-    let (kv_dtype, block_size) = (cache.kv_dtype, count(cache.block_size));
-    let room = budget(report);
-    let room =
-        format!("{model}, {per_token} bytes per token in {kv_dtype}, blocks of {block_size} tokens, budget {room}");
-    let (longest, step) = (count(cache.max_seq_len), count(report.step_tokens));
-    let facts = vec![
-        ("log", format!("{}, {}{skipped}{time}", log.name, counted(log.requests as u64, "request"))),
-        ("cache", room),
-        ("lengths", format!("sequences of up to {longest} tokens, steps of up to {step}")),
-        ("clock", format!("{}{}", clock.description, fit(report))),
-    ];
-    let gains = report.gains().map(|(concurrency, throughput)| {
-        format!(
-            "paged over contiguous: {concurrency:.2} × the concurrent requests, {throughput:.2} × the generated tokens per \
-             second"
-        )
-    });
-    let interrupted = report.interrupted.then(|| "interrupted: the numbers are those so far".to_owned());
-    let wrong = executed.as_ref().filter(|executed| executed.wrong_rows > 0);
-    let wrong = wrong.map(|executed| format!("WRONG rows computed by the device: {}", count(executed.wrong_rows)));
-    Page {
-        head: report.head.clone(),
-        title: format!("What paging saves on {}", log.name),
-        facts,
-        notices: executed.iter().filter_map(|executed| executed.adapter.notice()).collect(),
-        sections: sections(report),
-        summary: gains.into_iter().chain(wrong).chain(interrupted).collect(),
     }
 }
 

@@ -109,7 +109,7 @@ impl Tally {
             time_between_tokens_s: self.between_tokens.spread(),
             time_per_output_token_s: self.per_token.spread(),
             latency_s: self.latency.spread(),
-            timeline: self.timeline.into_points(),
+            timeline: self.timeline.points,
             ..ServeRecord::default()
         }
     }

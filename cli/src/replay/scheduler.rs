@@ -53,7 +53,7 @@ pub(super) struct Scheduler<'a> {
     pub(super) manager: CacheManager,
     plan: StepPlan,
     tokens: Tokens,
-    prefix_cache: bool,
+    pub(super) prefix_cache: bool,
     /// Requests that wait, those that were preempted in front.
     pub(super) waiting: VecDeque<InService>,
     /// The batch, in the order in which it was let in.
@@ -93,10 +93,6 @@ impl<'a> Scheduler<'a> {
     pub(super) fn max_len(&self) -> u32 {
         let layout = self.manager.layout();
         layout.num_slots().min(layout.max_seq_len().into()) as u32
-    }
-
-    pub(super) fn has_prefix_cache(&self) -> bool {
-        self.prefix_cache
     }
 
     /// Opens a step, or returns `None` if there is nothing to compute.

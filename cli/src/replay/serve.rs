@@ -3,12 +3,11 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::infinite::infinite_hits;
 use super::progress::Tally;
 use super::{
     Clock, InService, PrefixRecord, Scheduler, ServeError, ServeOptions, ServeRecord, StepObserver, to_millionth,
 };
-use crate::trace::{Log, Request};
+use crate::trace::{Log, Request, found_tokens};
 
 /// What a step may take, in seconds: a nanosecond, the unit of all times here, up to 32 years.
 const STEP_SECONDS: RangeInclusive<f64> = 1e-9..=1e9;
@@ -70,7 +69,7 @@ pub fn serve(
     record.unfinished = log.requests.len() as u64 - record.finished - record.refused - record.empty;
     record.preemptions = scheduler.manager.stats().preemptions;
     record.recomputed_tokens = scheduler.recomputed_tokens;
-    if let Some(tokens_per_id) = log.tokens_per_id.filter(|_| scheduler.has_prefix_cache()) {
+    if let Some(tokens_per_id) = log.tokens_per_id.filter(|_| scheduler.prefix_cache) {
         let max_len = scheduler.max_len();
         let served = log
             .requests
@@ -116,4 +115,37 @@ fn arrive(number: usize, request: &Request, start_ns: u64, max_len: u32) -> Arri
         output_tokens: request.output_tokens.min(max_len - prompt_tokens + 1),
         ..InService::default()
     })
+}
+
+/// Prompt tokens that a cache would find that forgets nothing and computes every prompt the moment it arrives, and all
+/// prompt tokens. At least one token of a prompt is always left to compute.
+fn infinite_hits<'a>(requests: impl IntoIterator<Item = &'a Request>, tokens_per_id: u32) -> (u64, u64) {
+    found_tokens(requests, tokens_per_id).fold((0, 0), |(hits, all), (request, found)| {
+        // A model starts from one token at least.
+        (hits + found, all + u64::from(request.prompt_tokens.max(1)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::PrefixIds;
+
+    #[test]
+    fn only_leading_ids_are_found() {
+        let request = |prompt_tokens, ids: &[u64]| {
+            let prefix = PrefixIds::new(ids.iter().map(|&id| id..=id));
+            Request { prompt_tokens, prefix, ..Request::default() }
+        };
+        let log = [
+            request(10, &[1, 2]),
+            request(12, &[1, 2, 3]), // 8 found
+            request(12, &[9, 2, 3]), // none
+            request(12, &[2, 1, 3]), // none: known, but no prompt began with 2
+            request(12, &[1, 2, 3]), // all but one token
+            request(5, &[]),
+        ];
+        assert_eq!(infinite_hits(&log, 4), (8 + 11, 63));
+        assert_eq!(infinite_hits(&[], 4), (0, 0));
+    }
 }

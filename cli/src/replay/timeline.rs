@@ -9,7 +9,7 @@ const MAX_POINTS: usize = 1024;
 /// doubles, so memory stays the same however long the log is.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    points: Vec<TimelinePoint>,
+    pub(super) points: Vec<TimelinePoint>,
     spacing_s: f64,
 }
 
@@ -29,10 +29,6 @@ impl Timeline {
         }
         self.points.push(point);
     }
-
-    pub(super) fn into_points(self) -> Vec<TimelinePoint> {
-        self.points
-    }
 }
 
 #[cfg(test)]
@@ -45,7 +41,7 @@ mod tests {
         for step in 0..1_000_000_u32 {
             timeline.add(TimelinePoint { time_s: f64::from(step) * 0.01, running: step, ..TimelinePoint::default() });
         }
-        let points = timeline.into_points();
+        let points = timeline.points;
         assert!((MAX_POINTS / 2..=MAX_POINTS).contains(&points.len()), "{}", points.len());
         assert_eq!(points[0].running, 0);
         assert!(points[points.len() - 1].time_s > 9_900.0);

@@ -98,7 +98,3 @@ fn left_out(skipped: u64) -> String {
 pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
-
-pub(super) fn clip(text: &str) -> String {
-    text.chars().take(80).collect()
-}

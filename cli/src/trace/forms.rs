@@ -1,7 +1,8 @@
 //! The forms of logs: what their columns are called, and how they tell the time.
 
 use super::error::Problem;
-use super::{Clock, TimeUnit, clip};
+use super::{Clock, TimeUnit};
+use crate::common::clip;
 
 pub(super) struct Form {
     pub(super) time: &'static str,

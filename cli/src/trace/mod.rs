@@ -38,7 +38,6 @@ use std::path::Path;
 
 use error::Problem;
 pub use error::TraceError;
-use error::clip;
 pub(crate) use error::count;
 use forms::{BAILIAN, BAILIAN_TOKENS_PER_ID, Columns, Form, MOONCAKE, MOONCAKE_TOKENS_PER_ID};
 use read::TraceReader;

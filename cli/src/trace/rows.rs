@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use super::error::Problem;
 use super::{
-    BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID, PrefixIds, ReadOptions, Request, Times, clip, ids,
+    BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID, PrefixIds, ReadOptions, Request, Times, ids,
 };
+use crate::common::clip;
 
 /// A request, and its arrival in billionths of the log's unit since the first one.
 pub(super) type Row = (i128, Request);

@@ -6,8 +6,9 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
+use super::ReadOptions;
 use super::error::Problem;
-use super::{ReadOptions, clip};
+use crate::common::clip;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

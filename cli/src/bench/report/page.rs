@@ -41,20 +41,16 @@ impl files::Report for Report {
     }
 
     fn page(&self) -> Page {
-        page(self)
-    }
-}
-
-fn page(report: &Report) -> Page {
-    let failed = (!report.failures.is_empty())
-        .then(|| format!("failed cases, which have no numbers: {}; they are listed below", report.failures.len()));
-    Page {
-        head: report.head.clone(),
-        title: format!("Paged attention measured on {}", report.adapter.name),
-        facts: vec![report.adapter.fact(), ("ceilings", ceilings(&report.ceilings))],
-        notices: report.adapter.notice().into_iter().chain(failed).collect(),
-        sections: sections(report),
-        summary: Vec::new(),
+        let failed = (!self.failures.is_empty())
+            .then(|| format!("failed cases, which have no numbers: {}; they are listed below", self.failures.len()));
+        Page {
+            head: self.head.clone(),
+            title: format!("Paged attention measured on {}", self.adapter.name),
+            facts: vec![self.adapter.fact(), ("ceilings", ceilings(&self.ceilings))],
+            notices: self.adapter.notice().into_iter().chain(failed).collect(),
+            sections: sections(self),
+            summary: Vec::new(),
+        }
     }
 }
 

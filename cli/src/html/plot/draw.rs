@@ -248,21 +248,8 @@ fn outline(i: usize) -> Vec<(i32, i32)> {
         3 => vec![(0, -m - 2), (m + 2, m), (-m - 2, m)],
         4 => vec![(0, m + 2), (-m - 2, -m), (m + 2, -m)],
         _ => {
-            let arm = 3;
-            vec![
-                (-arm, -m - 2),
-                (arm, -m - 2),
-                (arm, -arm),
-                (m + 2, -arm),
-                (m + 2, arm),
-                (arm, arm),
-                (arm, m + 2),
-                (-arm, m + 2),
-                (-arm, arm),
-                (-m - 2, arm),
-                (-m - 2, -arm),
-                (-arm, -arm),
-            ]
+            let turn = |corners: &[(i32, i32); 3]| Some(corners.map(|(x, y)| (-y, x)));
+            std::iter::successors(Some([(-3, -m - 2), (3, -m - 2), (3, -3)]), turn).take(4).flatten().collect()
         }
     }
 }

@@ -9,6 +9,7 @@ use wgpu_paged_attention::config::KvDtype;
 
 use super::{CalibrationError, Coefficients, Part};
 use crate::bench::{Ceilings, ModelShape};
+use crate::common::clip;
 use crate::replay::StepWork;
 use crate::report::Adapter;
 
@@ -132,7 +133,7 @@ impl Calibration {
                 return Err(CalibrationError::Foreign {
                     file: file.to_owned(),
                     field,
-                    found: or_missing(found).chars().take(80).collect(),
+                    found: clip(&or_missing(found)),
                     expected,
                 });
             }

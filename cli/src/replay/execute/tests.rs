@@ -40,7 +40,7 @@ fn execute(gpu: &Gpu, cache: &CacheConfig, options: ExecuteOptions) -> (ServeRec
     let serving = ServeOptions { step_tokens: 48, schedule: executor.schedule(), ..ServeOptions::new(cache.clone()) };
     let cancel = AtomicBool::new(false);
     let served = serve(&log(), &serving, true, &CLOCK, Some(&mut executor), &mut |_| {}, &cancel).unwrap();
-    (served, executor.record().clone())
+    (served, executor.record)
 }
 
 fn options() -> ExecuteOptions {
