@@ -25,7 +25,6 @@ impl Given<'_> {
         self.0.get_raw(id).into_iter().flatten().filter_map(|value| value.to_str()).flat_map(|value| value.split(','))
     }
 
-    /// Whether the benchmark measures any of these operations; all of them, if it was not told.
     fn measures(&self, ops: &[&str]) -> bool {
         !self.has("op") || ops.iter().any(|op| self.is("op", op))
     }
@@ -45,7 +44,6 @@ struct Need {
     options: &'static [&'static str],
     useless: fn(&Given<'_>) -> bool,
     why: &'static str,
-    /// Words under which it is so, beside the option; for the test.
     #[cfg(test)]
     beside: &'static str,
 }

@@ -20,7 +20,6 @@ pub fn rng_for(label: &str, seed: u64) -> CaseRng {
 }
 
 /// Collects what a case computes on, for the `input_hash` of the report: 64-bit XXH3.
-///
 /// It tells inputs apart that differ by accident. It is no guard against inputs made to collide.
 #[derive(Clone, Default)]
 pub struct InputHash(twox_hash::xxhash3_64::Hasher);

@@ -17,7 +17,6 @@ use crate::trace::count;
 use crate::workload::Workload;
 
 const MAX_SAMPLES: u32 = 100_000;
-/// The longest sequence that is measured where no lengths were asked for.
 const LONGEST_DEFAULT: u32 = 32_768;
 const MAX_SOFT_CAP: f32 = 1e6;
 
@@ -127,7 +126,6 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Refuses options that would do nothing with the lengths that were asked for.
     pub fn check_lengths(&self) -> Result<(), Failure> {
         let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
         let chosen = !self.batch.is_empty() || !self.context.is_empty();

@@ -10,7 +10,6 @@ use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict};
 
 use super::{CaseInputs, Comparison, Figure, Group, Limit, Measure, Mode, ModelShape, Op};
 
-/// The shape of all figures: llama-3-8b.
 const HEADS: (u32, u32, u32) = (32, 8, 128);
 
 /// Largest error of a format over the largest value, for K, V and q from N(0, 1).

@@ -55,7 +55,6 @@ pub struct Comparison {
     pub limit: Option<Limit>,
 }
 
-/// How a number is made of times; sides by their place in the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Time of some sides over the time of others; of each, the sum.

@@ -61,7 +61,6 @@ impl CaseInputs {
         self.lens.iter().copied().max().unwrap_or(0)
     }
 
-    /// The variant and what else is not as usual of an operation, in words; `plain` if all is, or has no effect on it.
     pub fn variant_name(&self, op: Op) -> String {
         if op == Op::Append {
             return ScenarioVariant::PLAIN.to_string();

@@ -89,7 +89,6 @@ pub struct BenchOptions {
     /// Measure the project's own figures instead; of the rest, only samples, seed and time are used.
     pub figures: bool,
     pub ops: Vec<Op>,
-    /// Model shapes; empty means the built-in ones. Not used where `cases` are given.
     pub models: Vec<ModelShape>,
     pub cases: Vec<CaseSpec>,
     pub kv_dtypes: Vec<KvDtype>,

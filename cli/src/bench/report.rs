@@ -1,7 +1,6 @@
 //! The result of a benchmark run.
 
 mod case;
-mod figure;
 mod page;
 
 use serde::{Deserialize, Serialize};
@@ -9,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::common::Report as _;
 use crate::report::{Adapter, Head};
 
-pub use case::{CaseResult, Mode, Pair, Timing};
-pub use figure::{Figure, Limit};
+pub use case::{CaseResult, Figure, Limit, Mode, Pair, Timing};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {

@@ -40,7 +40,6 @@ pub enum BenchError {
     Lengths(#[from] SampleError),
 }
 
-/// What a run measures with: a device, or a fake in tests.
 pub trait Timer: Clock {
     type Case;
     type Work;

@@ -8,13 +8,11 @@ const OUTLIER_SCORE: f64 = 10.0;
 /// A robust standard deviation is this many times the median absolute deviation of a normal distribution:
 /// 1 / Φ⁻¹(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// Quartiles further apart than this share of the median make a comparison doubtful.
 const MAX_SPREAD: f64 = 0.2;
 /// A median of fewer timer ticks than this is mostly rounding.
 const MIN_TICKS: f64 = 20.0;
 const MIN_SAMPLES: usize = 5;
 
-/// Order statistics of a case's timings, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub count: usize,
@@ -27,7 +25,6 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises samples in any order; `None` if there are none, or one is NaN or infinite.
-    ///
     /// A mean is left out on purpose: one interruption by the operating system moves it at will.
     pub fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || !samples.iter().all(|sample| sample.is_finite()) {
@@ -93,7 +90,6 @@ pub enum Warning {
     BelowResolution { median_us: f64, resolution_us: f64 },
 }
 
-/// One line for each kind of doubt, whatever number of results it fell on: the first of them, and how many more there are.
 pub fn fold(warnings: &[(String, Warning)]) -> Vec<String> {
     let mut kinds: Vec<(&str, Warning, usize)> = Vec::new();
     for (label, warning) in warnings {

@@ -1,12 +1,14 @@
 //! Timing of what is recorded into one compute pass: by the device's own clock where it has one that works, and by the
 //! host's clock from submission to completion.
 
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use wgpu_paged_attention::gpu::GpuError;
 use wgpu_paged_attention::testkit::Gpu;
 
-use super::Timing;
+use super::{Case, Timing, Work};
 
 pub trait Clock {
     fn now(&self) -> Duration;
@@ -132,5 +134,50 @@ impl PassTimer {
                 ticks[1].checked_sub(ticks[0]).map(|ticks| ticks as f64 * queries.period_us)
             });
         Ok(Sample { gpu_us, wall_us })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Rounds {
+    /// The fewest, however long they take, and the most. One more goes before them to warm up.
+    pub count: RangeInclusive<u32>,
+    pub deadline: Duration,
+}
+
+impl Rounds {
+    /// Calls `round` for each, with whether it counts: the first warms up.
+    pub fn each<C: Clock>(
+        &self,
+        clock: &mut C,
+        mut round: impl FnMut(&mut C, bool) -> Result<(), TimerError>,
+    ) -> Result<(), TimerError> {
+        for number in 0..=*self.count.end() {
+            if number > *self.count.start() && clock.now() > self.deadline {
+                break;
+            }
+            round(clock, number > 0)?;
+        }
+        Ok(())
+    }
+
+    /// Times all sides; of each, the microseconds of every round. Once `cancel` is set nothing more is timed.
+    pub fn time(
+        &self,
+        timer: &mut PassTimer,
+        sides: &[(&Case, &Work)],
+        cancel: &AtomicBool,
+    ) -> Result<Vec<Vec<f64>>, TimerError> {
+        let mut times_us = vec![Vec::new(); sides.len()];
+        self.each(timer, |timer, counts| {
+            if cancel.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            for ((case, work), times_us) in sides.iter().zip(&mut times_us) {
+                let sample = case.time(work, timer)?;
+                times_us.extend(counts.then(|| timer.time_us(&sample)));
+            }
+            Ok(())
+        })?;
+        Ok(times_us)
     }
 }

@@ -21,13 +21,11 @@ impl Life {
         self.steps < request.output_tokens
     }
 
-    /// Tokens in the cache, summed over the steps.
     pub(super) fn tokens(&self) -> u128 {
         let (first, steps) = (u128::from(self.first), u128::from(self.steps));
         steps * first + steps * (steps - 1) / 2
     }
 
-    /// Blocks of the sequence, summed over the steps.
     pub(super) fn blocks(&self, block_size: u32) -> u128 {
         let before = self.first - 1;
         blocks_up_to(before + self.steps, block_size) - blocks_up_to(before, block_size)

@@ -16,7 +16,6 @@
 //! from the same requests, all sizes in alternation. Smaller blocks share more: a prefix is found in whole blocks only.
 
 pub mod command;
-mod error;
 mod life;
 pub mod measure;
 mod page;
@@ -25,12 +24,11 @@ mod report;
 mod sharing;
 mod study;
 
-pub use error::BlockSizesError;
 use measure::reference;
 pub use measure::{DecodeMeasure, DecodeTime};
 pub use recommend::recommend;
 pub use report::{BlockSizeRow, BlockSizeStudy, BlockSizesReport, Published, Recommendation};
-pub use study::study;
+pub use study::{BlockSizesError, study};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,6 @@
 use crate::trace::{Request, found_tokens};
 
 /// Of each block size, the share of prompt tokens that a cache finds which forgets nothing; `None` without prompts.
-///
 /// Found are the leading ids that an earlier prompt had, in whole blocks, and never a whole prompt: at least one token is
 /// left to compute.
 pub(super) fn hit_shares<'a>(

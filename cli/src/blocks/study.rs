@@ -2,8 +2,9 @@
 
 use super::life::Life;
 use super::sharing::hit_shares;
-use super::{BlockSizeRow, BlockSizeStudy, BlockSizesError, Published};
-use crate::trace::Log;
+use super::{BlockSizeRow, BlockSizeStudy, Published};
+use crate::bench::{CaseError, TimerError};
+use crate::trace::{Log, SampleError};
 use crate::workload::SHORT_CHAT;
 
 const ENTRY_BYTES: u64 = 4;
@@ -61,4 +62,20 @@ pub fn study(log: &Log, block_sizes: &[u32], max_seq_len: u32) -> Result<BlockSi
         contiguous_utilisation: mean_tokens / f64::from(max_seq_len),
         rows: sizes.iter().enumerate().map(row).collect(),
     })
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BlockSizesError {
+    #[error(
+        "{name}: no request, of {requests} in all, has an answer and a prompt of at most {max_seq_len} tokens; raise --max-len"
+    )]
+    Nothing { name: String, requests: usize, max_seq_len: u32 },
+    #[error("no block sizes to compare")]
+    NoSizes,
+    #[error(transparent)]
+    Lengths(#[from] SampleError),
+    #[error(transparent)]
+    Timer(#[from] TimerError),
+    #[error("decode with blocks of {block_size}: {source}")]
+    Case { block_size: u32, source: CaseError },
 }

@@ -82,7 +82,6 @@ impl Variant {
 }
 
 /// Runs the check; a scenario that fails is in the report, and the others go on.
-///
 /// One scenario after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
 /// of a check is spent, so that more threads of ours would only wait for it.
 pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<'_>)) -> CheckReport {

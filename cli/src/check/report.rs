@@ -10,7 +10,6 @@ use crate::html::{Page, Section};
 use crate::report::fmt::{count, error};
 use crate::report::{Adapter, SCHEMA, Table, select_csv};
 
-/// Failures that are shown in full; the JSON has all of them.
 const SHOWN: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +18,6 @@ pub struct CheckReport {
     pub adapter: Adapter,
     pub seed: u64,
     pub quick: bool,
-    /// Time it took, compilation and oracle included.
     pub seconds: f64,
     pub groups: Vec<GroupReport>,
     pub self_test: Vec<PlantedFault>,

@@ -80,7 +80,6 @@ impl CheckScene {
         Self { form: Form::Mixed, spec, split_tokens: Some(SHORT_SPLIT) }
     }
 
-    /// What tells the scenario apart: `split 32/8x128 f16 b16, longest 300, splits of 64, shared, lse`.
     pub fn label(&self) -> String {
         let spec = &self.spec;
         let longest = spec.seq_lens.iter().max().unwrap_or(&0);
@@ -119,7 +118,6 @@ fn shapes() -> Vec<CheckScene> {
 }
 
 /// The scenarios of one storage format, paged or contiguous, with subgroups or without.
-///
 /// A quick check has one: paged, the formats go through the forms of a step; contiguous, they decode. Else the forms are
 /// shared out: paged, every second one, and without subgroups the others, so that no format goes without any form;
 /// contiguous, which differs in the look-up alone, one. The next seed shares them out the other way round, and draws other

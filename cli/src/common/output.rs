@@ -17,7 +17,6 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A progress bar on a terminal, nothing anywhere else.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 

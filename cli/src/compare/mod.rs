@@ -7,7 +7,6 @@
 mod bench;
 pub mod command;
 mod measure;
-pub(crate) mod noise;
 mod numbers;
 mod page;
 mod pairs;
@@ -21,8 +20,8 @@ use self::row::row;
 use crate::common::Report as _;
 use crate::report::Head;
 
+pub(crate) use measure::median_band;
 pub use measure::{Band, Better, Measure, Missing};
-pub(crate) use noise::median_band;
 pub use read::{CompareError, Recorded};
 pub use row::{Row, Verdict};
 

@@ -8,7 +8,6 @@ use super::{Band, Better, Measure};
 use crate::blocks::BlockSizesReport;
 use crate::common::Report;
 
-/// Parts of a report that say what was asked for and on what, rather than what came of it.
 const SETTINGS: [&str; 6] = ["adapter", "cache", "clock", "log", "model", "recommendation"];
 const LEFT_OUT: [&str; 4] = ["schema", "kind", "timeline", "published"];
 /// Names of numbers that tell how sure the one beside them is.
@@ -47,7 +46,6 @@ pub(super) fn noise(report: &Value) -> String {
     }
 }
 
-/// Mean relative error of the clock behind the times; 0 for a clock that only counts.
 fn model_error(report: &Value) -> f64 {
     report.pointer("/clock/fit_error_mean").and_then(Value::as_f64).filter(|error| *error > 0.0).unwrap_or(0.0)
 }

@@ -7,7 +7,6 @@ use super::{Measure, Missing};
 type Pair<'a> = (Option<&'a Measure>, Option<&'a Measure>);
 
 /// Every case of both, in the order of A, then what only B has.
-///
 /// A name identifies a case. A failure says only how the name of its case begins, so it is put beside a case of
 /// the other report that begins so and has no partner.
 pub(super) fn pairs<'a>(a: &'a [Measure], b: &'a [Measure]) -> Vec<Pair<'a>> {

@@ -72,7 +72,6 @@ impl Recorded {
         }
     }
 
-    /// A report without samples: its fields, and no more than those, whatever else the file holds.
     fn of_numbers<R: Report>(file: PathBuf, text: &str) -> Result<Self, CompareError> {
         let report: R = parse(&file, text)?;
         let report = serde_json::to_value(report).map_err(|error| malformed(&file, String::new(), &error))?;

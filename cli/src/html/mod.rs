@@ -2,7 +2,6 @@
 //!
 //! The same [`Page`] gives the same bytes.
 
-mod html;
 mod page;
 pub mod plot;
 

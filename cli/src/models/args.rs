@@ -35,7 +35,6 @@ pub struct OtherModelArgs {
 }
 
 impl OtherModelArgs {
-    /// That model, if it was asked for; `max_len` is its longest context where nothing else tells.
     pub fn model(&self, max_len: Option<u32>) -> Result<Option<Model>, Failure> {
         if let Some(path) = &self.config {
             let model = Model::from_config(path, max_len);
@@ -61,7 +60,6 @@ fn said(model: Model) -> Model {
     model
 }
 
-/// The longest sequence: as long as the model's, unless `asked` for; says when that is longer than the model was made for.
 pub fn longest(model: &Model, asked: Option<u32>) -> u32 {
     if let Some(asked) = asked.filter(|asked| *asked > model.max_seq_len) {
         let (name, made_for) = (&model.name, model.max_seq_len);

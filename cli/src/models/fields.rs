@@ -26,14 +26,12 @@ pub(super) const MAX_LEN: &[&str] = &[
 ];
 pub(super) const WINDOW: &[&str] = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
 
-/// Where a model with several parts keeps the fields of its language model.
 const NESTED: [&str; 5] = ["text_config", "llm_config", "language_config", "thinker_config", "decoder_config"];
 const ATTENTION: &str = "attn_config";
 
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     pub(super) file: &'a str,
-    /// Where they are nested: `text_config.`, or nothing.
     pub(super) path: String,
     pub(super) object: &'a Map<String, Value>,
     /// What the kind of model takes for a field that is not there. A `null` is there.
@@ -45,7 +43,6 @@ impl<'a> Fields<'a> {
         Self { file, path: String::new(), object, defaults: &[] }
     }
 
-    /// These fields, and those nested in them, down to the language model, which is the last.
     pub(super) fn levels(self) -> Vec<Self> {
         let mut levels = vec![self];
         while let Some(fields) = levels.last()
@@ -58,7 +55,6 @@ impl<'a> Fields<'a> {
         levels
     }
 
-    /// The value of the first of these fields that is there and not `null`.
     pub(super) fn get(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         let attention = self.object.get(ATTENTION).and_then(Value::as_object);
         let found = |name: &&'static str| {

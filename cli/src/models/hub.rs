@@ -39,7 +39,6 @@ pub(super) fn read(path: &Path, max_len: Option<u32>) -> Result<Model, ModelErro
     parse(&text, &file, folder, max_len)
 }
 
-/// Reads its text; a model without a `name` is called after its kind, and `max_len` stands for a length that is not there.
 pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Option<u32>) -> Result<Model, ModelError> {
     let root: Map<String, Value> = serde_json::from_slice(&without_nan(text))
         .map_err(|source| ModelError::Json { file: file.to_owned(), source })?;
@@ -135,7 +134,6 @@ fn gcd(a: u32, b: u32) -> u32 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
-/// KV heads of every layer; 0 for one without attention.
 fn kv_heads(fields: &Fields<'_>, q_heads: &[u32]) -> Result<Vec<u32>, ModelError> {
     let num_layers = q_heads.len() as u32;
     let (name, kv_heads) = if let Some(blocks) = fields.list("block_configs")? {

@@ -117,7 +117,6 @@ fn word(fields: &Fields<'_>, name: &str, word: &Value) -> Result<Kind, ModelErro
     }
 }
 
-/// Layers with a window by what the file says of all, and what the kind of model makes of that.
 fn windows(fields: &Fields<'_>, family: &Family, num_layers: u32) -> Result<Vec<Kind>, ModelError> {
     let layers = 0..num_layers;
     let all_but = |every: u32| layers.clone().map(|layer| window_if(!(layer + 1).is_multiple_of(every))).collect();

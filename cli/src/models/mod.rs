@@ -15,17 +15,17 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::config::CacheConfig;
 
-pub use error::ModelError;
+use crate::common::clip;
 use families::{ANY, FAMILIES, Family, Mlp, Windows};
 use fields::{Fields, HEAD_DIM, HIDDEN, KV_HEADS, LAYERS, MAX_LEN, Q_HEADS, WINDOW, shown};
+
+pub use error::ModelError;
 pub use shape::{MAX_Q_HEADS, ModelShape, ShapeError, number};
 
 #[cfg(test)]
 use wgpu_paged_attention::config::KvDtype;
 #[cfg(test)]
 use wgpu_paged_attention::layout::UNIT_BYTES;
-
-use crate::common::clip;
 
 /// The longest context of a model that does not tell; engines assume the same.
 const USUAL_MAX_LEN: u32 = 2048;
@@ -43,7 +43,6 @@ pub struct Model {
     pub windowed_layers: u32,
     /// Keys that a query of those layers sees, its own included.
     pub window: Option<u32>,
-    /// Weights of the language model, all experts included, if known.
     pub num_weights: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

@@ -51,7 +51,6 @@ impl ModelShape {
         Model::by_name(name).map(|model| model.shape())
     }
 
-    /// Query heads that share one KV head.
     pub fn group(&self) -> u32 {
         self.num_q_heads / self.num_kv_heads
     }

@@ -2,7 +2,6 @@
 
 use super::{Family, Fields, Mlp, Model, ModelError};
 
-/// Weights of the language model, or `None` where the file does not say all that they depend on.
 pub(super) fn count(fields: &Fields<'_>, family: &Family, model: &Model) -> Result<Option<u64>, ModelError> {
     // Sizes are below 2^32 and heads and layers below 2^17, so no product of them passes 2^128.
     let size = |field| Ok(fields.count(&[field], u32::MAX)?.map(u128::from));

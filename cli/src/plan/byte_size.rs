@@ -17,7 +17,6 @@ const UNITS: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("B", 1),
 ];
-/// Digits behind the point; a TB has no more.
 const MAX_FRACTION: usize = 12;
 
 /// A number of bytes: `26GB`, `1.5 GiB`, or `4096`.

@@ -39,7 +39,6 @@ pub struct SizingOptions {
     /// Lengths to compare for; empty means those of the published table, as far as `max_seq_len` lets them.
     pub lens: Vec<LengthList>,
     pub logs: Vec<Log>,
-    /// Devices besides one with WebGPU's default limits.
     pub devices: Vec<DeviceLimits>,
 }
 

@@ -33,7 +33,6 @@ impl Report for SizingReport {
     }
 }
 
-/// What does not depend on the devices of this machine.
 pub(super) fn without_devices(report: &SizingReport) -> Page {
     let SizingReport { model, kv_dtype, block_size, max_seq_len, budget_bytes, num_blocks, .. } = report;
     let weights = model

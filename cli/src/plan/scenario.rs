@@ -14,7 +14,6 @@ pub struct Scenario {
     pub name: String,
     /// Requests that the bytes are of: 1 for a log, whose mean request is meant.
     pub requests: u64,
-    /// Tokens of a request, the answer included; those beyond the longest sequence are not counted.
     pub mean_tokens: f64,
     pub contiguous_bytes: u64,
     pub paged_bytes: u64,
@@ -35,7 +34,6 @@ pub struct PublishedSaving {
     pub saved_percent: f64,
 }
 
-/// Requests, tokens of each, and the published figures for them.
 const PUBLISHED: [(u64, u32, PublishedSaving); 4] = [
     (1, 128, PublishedSaving { contiguous_gb: 3.2, paged_gb: 0.1, saved_percent: 97.0 }),
     (1, 1024, PublishedSaving { contiguous_gb: 3.2, paged_gb: 0.8, saved_percent: 75.0 }),
@@ -70,7 +68,6 @@ pub(super) fn all(
     Ok(scenarios)
 }
 
-/// `8 × 1,024 tokens`, or the list as it was written.
 fn name(list: &LengthList) -> String {
     match &list.lens[..] {
         [first, rest @ ..] if rest.iter().all(|tokens| tokens == first) => equal(1 + rest.len() as u64, *first),

@@ -11,7 +11,6 @@ use crate::models::Model;
 pub struct WindowRecord {
     pub window: u32,
     pub windowed_layers: u32,
-    /// The sequence in question, in tokens: the longest that the model was made for, or that was asked for.
     pub seq_len: u32,
     pub kept_bytes: u64,
     /// Its bytes if blocks return that left the windows of all layers. The same, if a layer sees everything: a block is

@@ -212,7 +212,6 @@ fn requests(args: &ReplayArgs, model: &Model) -> Result<Log, Failure> {
     Ok(log)
 }
 
-/// The clock that was asked for; `gpu` is there if it is to be measured.
 fn clock(
     args: &ReplayArgs,
     gpu: Option<&Gpu>,
@@ -295,11 +294,11 @@ fn measure(
     let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
     bar.say(&format!("calibrating on {}{software}", gpu.info.name));
     let mut started = false;
-    let calibration = calibrate(gpu, &options, cancel, &mut |progress| {
+    let calibration = calibrate(gpu, &options, cancel, &mut |done, total, label| {
         if !std::mem::replace(&mut started, true) {
-            bar.start(progress.total);
+            bar.start(total);
         }
-        bar.at(progress.done, progress.label);
+        bar.at(done, label);
     });
     calibration.map_err(|error| match error {
         CalibrateError::Cancelled => Failure::new(Status::Interrupted, error.to_string()),

@@ -4,7 +4,6 @@
 //! seen is made up again when the row is looked at, and blocks that sequences share hold what each of them expects.
 
 mod record;
-mod rows;
 
 use rand::{RngExt, SeedableRng};
 use twox_hash::XxHash3_64;
@@ -19,11 +18,11 @@ use wgpu_paged_attention::plan::{Schedule, StepPlan, TableUpdate};
 use wgpu_paged_attention::reference::{Heads, Mismatch, QueryRow, Scoring, attend, compare};
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, ScenarioVariant, Tolerances, plant_table_update};
 
-use self::rows::{Row, rows_of};
 use super::{ObservedStep, ObserverError, StepObserver};
 use crate::bench::ModelShape;
 use crate::report::Adapter;
 use crate::seed::{CaseRng, rng_for};
+use record::{Row, rows_of};
 
 pub use record::{ExecuteRecord, WrongRow};
 
@@ -124,7 +123,6 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs a plan; returns the output of every layer, `[rows, num_q_heads, head_dim]`.
     fn run(&self, plan: &StepPlan, rows: &[Row]) -> Result<Vec<Vec<f32>>, ExecuteError> {
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let step = self.cache.begin_step(&mut encoder, plan)?;
@@ -209,7 +207,6 @@ impl Executor {
         self.cache.layout().kv_dtype()
     }
 
-    /// The K or V of a token for one KV head, or its queries that are served by it.
     fn values(&self, kind: Kind, layer: u32, kv_head: u32, token: u32) -> impl Iterator<Item = f32> + use<> {
         let place = [kind as u32, layer, kv_head, token];
         let hash = XxHash3_64::oneshot_with_seed(self.options.seed, bytemuck::cast_slice(&place));

@@ -10,7 +10,6 @@
 mod clock;
 pub mod command;
 pub mod cost;
-mod error;
 mod execute;
 mod options;
 mod page;
@@ -25,9 +24,8 @@ mod timeline;
 mod tokens;
 
 pub use clock::{Clock, ClockRecord, StepClock, StepWork};
-pub use error::ServeError;
 pub use execute::{ExecuteOptions, ExecuteRecord, Executor, with_layers};
-pub use options::ServeOptions;
+pub use options::{ServeError, ServeOptions};
 pub use record::{PrefixRecord, ServeRecord, TimelinePoint};
 pub use report::{LogRecord, ReplayReport};
 use request::InService;

@@ -1,8 +1,11 @@
-//! How a log is served.
+//! How a log is served, and why it could not be.
 
 use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::error::{ConfigError, ManagerError, ReserveError};
 use wgpu_paged_attention::plan::Schedule;
+
+use super::ObserverError;
 
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
@@ -28,8 +31,26 @@ impl ServeOptions {
         ManagerOptions::default().with_windows(&self.windows).with_prefix_cache(prefix_cache)
     }
 
-    /// The narrowest window of all layers, which is what windowed layers see.
     pub(super) fn window(&self) -> Option<u32> {
         self.windows.iter().copied().flatten().min()
     }
+}
+
+/// A replay that could not begin or go on. Requests that do not fit are counted, not errors.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    #[error("step_tokens is 0; a step takes at least 1 token")]
+    ZeroStepTokens,
+    #[error("the clock gives {seconds} s for a step of {tokens} tokens; a step takes 1e-9 to 1e9 s")]
+    Clock { seconds: f64, tokens: u32 },
+    #[error("the replay is longer than 584 years at step {step}; give a clock with shorter steps")]
+    EndOfTime { step: u64 },
+    #[error("step {step}: {source}")]
+    Observer { step: u64, source: ObserverError },
 }

@@ -20,7 +20,6 @@ const MAX_POINTS: usize = 120;
 impl Report for ReplayReport {
     const KIND: &'static str = "replay";
 
-    /// Every number of both sides: metric, contiguous, paged. The course is in the JSON alone.
     fn to_csv(&self) -> Result<String, csv::Error> {
         let flat = |side: &Option<ServeRecord>| -> Result<BTreeMap<String, String>, csv::Error> {
             let mut numbers = BTreeMap::new();
@@ -79,7 +78,6 @@ impl Report for ReplayReport {
     }
 }
 
-/// The numbers of a record under their paths: `utilisation.p95`.
 fn flatten(numbers: &mut BTreeMap<String, String>, path: &str, value: &Value) {
     match value {
         Value::Object(fields) => {

@@ -14,13 +14,7 @@ fn to_seconds(nanoseconds: u64) -> f64 {
 /// What is counted as it happens, in memory that does not grow with the log.
 #[derive(Default)]
 pub(super) struct Tally {
-    pub(super) steps: u64,
-    pub(super) refused: u64,
-    pub(super) empty: u64,
-    finished: u64,
-    cut: u64,
-    prompt_tokens: u64,
-    output_tokens: u64,
+    pub(super) counts: ServeRecord,
     busy_ns: u64,
     utilisation: Values,
     fragmentation: Values,
@@ -36,12 +30,12 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn done(&self) -> usize {
-        (self.finished + self.refused + self.empty) as usize
+        (self.counts.finished + self.counts.refused + self.counts.empty) as usize
     }
 
     pub(super) fn token(&mut self, request: &mut InService, now_ns: u64, log: &Log) {
         let since = |then_ns: u64| to_seconds(now_ns - then_ns);
-        self.output_tokens += 1;
+        self.counts.output_tokens += 1;
         if request.generated == 1 {
             request.first_token_ns = now_ns;
             self.first_token.add(since(request.arrival_ns));
@@ -50,9 +44,9 @@ impl Tally {
         }
         request.last_token_ns = now_ns;
         if request.is_finished() {
-            self.finished += 1;
-            self.cut += u64::from(request.output_tokens < log.requests[request.number].output_tokens);
-            self.prompt_tokens += u64::from(request.prompt_tokens);
+            self.counts.finished += 1;
+            self.counts.cut += u64::from(request.output_tokens < log.requests[request.number].output_tokens);
+            self.counts.prompt_tokens += u64::from(request.prompt_tokens);
             self.queueing.add(to_seconds(request.admitted_ns - request.arrival_ns));
             self.latency.add(since(request.arrival_ns));
             if request.generated > 1 {
@@ -61,7 +55,6 @@ impl Tally {
         }
     }
 
-    /// A step has ended at `now_ns`; `stats` are those behind it.
     pub(super) fn step(&mut self, now_ns: u64, step_ns: u64, stats: &CacheStats, running: usize, waiting: usize) {
         let seconds = to_seconds(step_ns);
         self.busy_ns += step_ns;
@@ -88,18 +81,11 @@ impl Tally {
         ServeRecord {
             paged,
             capacity_tokens: layout.num_slots(),
-            finished: self.finished,
-            cut: self.cut,
-            refused: self.refused,
-            empty: self.empty,
-            steps: self.steps,
             elapsed_s: to_millionth(elapsed_s),
             busy_s: to_millionth(to_seconds(self.busy_ns)),
-            prompt_tokens: self.prompt_tokens,
-            output_tokens: self.output_tokens,
-            requests_per_s: per_s(self.finished),
-            output_tokens_per_s: per_s(self.output_tokens),
-            total_tokens_per_s: per_s(self.output_tokens + self.prompt_tokens),
+            requests_per_s: per_s(self.counts.finished),
+            output_tokens_per_s: per_s(self.counts.output_tokens),
+            total_tokens_per_s: per_s(self.counts.output_tokens + self.counts.prompt_tokens),
             utilisation: self.utilisation.spread(),
             internal_fragmentation: self.fragmentation.spread(),
             concurrency: self.concurrency.spread(),
@@ -110,7 +96,7 @@ impl Tally {
             time_per_output_token_s: self.per_token.spread(),
             latency_s: self.latency.spread(),
             timeline: self.timeline.points,
-            ..ServeRecord::default()
+            ..self.counts
         }
     }
 }

@@ -5,22 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::Spread;
 
 /// One side of a replay: a log served by one kind of cache.
-///
 /// Shares are weighted by the time that they held; latencies count every request or token once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServeRecord {
     pub paged: bool,
     pub capacity_tokens: u64,
     pub finished: u64,
-    /// Of these, requests whose answer was cut at the longest sequence.
     pub cut: u64,
     /// Requests that could not be served: their prompt alone is longer than a sequence may be, or than the pool.
     pub refused: u64,
-    /// Requests without output tokens, which failed when the log was taken.
     pub empty: u64,
     pub unfinished: u64,
     pub steps: u64,
-    /// Seconds from the first arrival to the end of the last step, on the replay's clock.
     pub elapsed_s: f64,
     pub busy_s: f64,
     /// Prompt tokens of the finished requests, those found in the prefix cache included.
@@ -29,7 +25,6 @@ pub struct ServeRecord {
     pub requests_per_s: f64,
     pub output_tokens_per_s: f64,
     pub total_tokens_per_s: f64,
-    /// Filled over reserved tokens of the cache while there was work.
     pub utilisation: Option<Spread>,
     pub internal_fragmentation: Option<Spread>,
     pub concurrency: Option<Spread>,
@@ -37,7 +32,6 @@ pub struct ServeRecord {
     /// From arrival until a request is let in for the first time.
     pub queueing_s: Option<Spread>,
     pub time_to_first_token_s: Option<Spread>,
-    /// From one token to the next, preemptions included.
     pub time_between_tokens_s: Option<Spread>,
     /// Per request: from the first token to the last, over the tokens between.
     pub time_per_output_token_s: Option<Spread>,
@@ -63,7 +57,6 @@ pub struct PrefixRecord {
     pub hit_tokens: u64,
     /// Found over looked up.
     pub hit_share: f64,
-    /// The same of a cache that forgets nothing and computes prompts at once.
     pub infinite_share: f64,
     pub evictions: u64,
 }

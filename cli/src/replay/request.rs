@@ -24,7 +24,6 @@ pub(super) struct InService {
 }
 
 impl InService {
-    /// Tokens whose K and V must be in the cache before the next token can be generated.
     pub(super) fn wanted(&self) -> u32 {
         self.prompt_tokens + self.generated
     }

@@ -16,14 +16,11 @@ const WATERMARK: f64 = 0.01;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     pub seq: SeqId,
-    /// The request behind it, counted from 0 in the log.
     pub request: usize,
-    /// Tokens in the cache before the step.
     pub len: u32,
     pub new_tokens: u32,
 }
 
-/// A step that is reserved and not yet committed.
 #[derive(Debug)]
 pub struct ObservedStep<'a> {
     pub manager: &'a CacheManager,
@@ -95,7 +92,6 @@ impl<'a> Scheduler<'a> {
         layout.num_slots().min(layout.max_seq_len().into()) as u32
     }
 
-    /// Opens a step, or returns `None` if there is nothing to compute.
     pub(super) fn open_step(&mut self, now_ns: u64) -> Result<Option<StepWork>, ServeError> {
         self.admit(now_ns)?;
         loop {
@@ -158,7 +154,6 @@ impl<'a> Scheduler<'a> {
         Ok(stats)
     }
 
-    /// Lets in requests that wait, while their whole prompts have room beside what the batch still has to compute.
     fn admit(&mut self, now_ns: u64) -> Result<(), ServeError> {
         self.blocked &= !self.running.is_empty();
         while !self.blocked && (self.running.len() as u32) < self.manager.layout().max_sequences() {
@@ -186,7 +181,6 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// A sequence for the request if all its tokens have room, and the tokens that it found in the prefix cache.
     fn try_create(&mut self, request: &InService) -> Result<Option<(SeqId, u32)>, ServeError> {
         let layout = self.manager.layout();
         let owned = |r: &InService| layout.blocks_for(r.wanted()).saturating_sub(layout.blocks_for(r.len));
@@ -216,7 +210,6 @@ impl<'a> Scheduler<'a> {
         Ok(Some((seq, found)))
     }
 
-    /// Fills a step: the batch in order, one token of those that decode and what has room of the prompts.
     fn choose(&mut self) {
         self.growth.clear();
         let mut room = self.options.step_tokens;

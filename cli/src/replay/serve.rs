@@ -13,7 +13,6 @@ use crate::trace::{Log, Request, found_tokens};
 const STEP_SECONDS: RangeInclusive<f64> = 1e-9..=1e9;
 
 /// Serves a log with a paged cache, or a contiguous one of the same size, and says how that went.
-///
 /// `progress` gets the number of requests done now and then; once `cancel` is set, the replay stops after the current
 /// step and reports what it has so far. `observer` sees every step before it is committed.
 pub fn serve(
@@ -36,8 +35,8 @@ pub fn serve(
         while let Some((number, request)) = arrivals.next_if(|(_, request)| request.arrival_ns - start_ns <= now_ns) {
             match arrive(number, request, start_ns, scheduler.max_len()) {
                 Arrival::Request(request) => scheduler.waiting.push_back(request),
-                Arrival::Refused => tally.refused += 1,
-                Arrival::Empty => tally.empty += 1,
+                Arrival::Refused => tally.counts.refused += 1,
+                Arrival::Empty => tally.counts.empty += 1,
             }
         }
         let Some(work) = scheduler.open_step(now_ns)? else {
@@ -46,16 +45,18 @@ pub fn serve(
             now_ns = next.arrival_ns - start_ns;
             continue;
         };
-        tally.steps += 1;
+        tally.counts.steps += 1;
         if let Some(observer) = &mut observer {
-            scheduler.show(&mut **observer).map_err(|source| ServeError::Observer { step: tally.steps, source })?;
+            scheduler
+                .show(&mut **observer)
+                .map_err(|source| ServeError::Observer { step: tally.counts.steps, source })?;
         }
         let seconds = clock.step_s(&work);
         if !STEP_SECONDS.contains(&seconds) {
             return Err(ServeError::Clock { seconds, tokens: work.tokens() });
         }
         let step_ns = (seconds * 1e9).round() as u64;
-        now_ns = u64::checked_add(now_ns, step_ns).ok_or(ServeError::EndOfTime { step: tally.steps })?;
+        now_ns = u64::checked_add(now_ns, step_ns).ok_or(ServeError::EndOfTime { step: tally.counts.steps })?;
         let (running, waiting) = (scheduler.running.len(), scheduler.waiting.len());
         let done = tally.done();
         let stats = scheduler.close_step(|request| tally.token(request, now_ns, log))?;

@@ -25,7 +25,6 @@ pub(super) fn to_millionth(value: f64) -> f64 {
     if millionths.abs() < MOST as f64 { millionths / SCALE } else { value }
 }
 
-/// Collects values for a [`Spread`], in memory that does not grow with their number.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     histogram: Histogram<u64>,

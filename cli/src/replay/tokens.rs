@@ -3,7 +3,6 @@
 use crate::trace::Request;
 
 /// Makes up the tokens of requests: equal where the log says that prompts begin alike, different everywhere else.
-///
 /// Logs give an id per so many tokens of a prompt. Each id becomes as many token ids; what is behind the last id, and
 /// the answer, belong to the request alone.
 #[derive(Clone, Copy, Debug)]

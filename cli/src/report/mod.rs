@@ -2,18 +2,16 @@
 //!
 //! Fields are added to the JSON, never renamed or dropped, within one [`SCHEMA`].
 
-mod adapter;
 pub mod fmt;
 mod table;
+pub use table::Table;
 
 use std::io;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-pub use adapter::Adapter;
-pub use table::Table;
+use wgpu_paged_attention::testkit::{Gpu, describe_driver};
 
 pub const SCHEMA: u32 = 1;
 
@@ -80,12 +78,48 @@ fn text(writer: csv::Writer<Vec<u8>>) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A report as indented JSON.
-///
-/// # Errors
-/// If a number is not finite: serde writes it as null, which only a reader would notice.
+/// A report as indented JSON. A number that is not finite is refused: serde writes null, which only a reader would notice.
 pub(crate) fn to_json<T: Serialize + DeserializeOwned>(report: &T) -> Result<String, serde_json::Error> {
     let json = serde_json::to_string_pretty(report)?;
     serde_json::from_str::<T>(&json)?;
     Ok(json + "\n")
+}
+
+const SOFTWARE_NOTICE: &str = "SOFTWARE ADAPTER: these are CPU numbers, not a GPU's";
+
+/// The version of wgpu that this program is built for; Cargo.lock holds the exact one.
+const WGPU_VERSION: &str = "30.0";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Adapter {
+    pub name: String,
+    pub backend: String,
+    pub driver: String,
+    pub software: bool,
+    /// Discrete, integrated, virtual or CPU, in wgpu's words.
+    pub device_type: String,
+    pub wgpu_version: String,
+}
+
+impl Adapter {
+    pub fn of(gpu: &Gpu) -> Self {
+        Self {
+            name: gpu.info.name.clone(),
+            backend: gpu.info.backend.to_string(),
+            driver: describe_driver(&gpu.info),
+            software: gpu.is_software(),
+            device_type: format!("{:?}", gpu.info.device_type),
+            wgpu_version: WGPU_VERSION.to_owned(),
+        }
+    }
+
+    pub fn fact(&self) -> (&'static str, String) {
+        let Self { name, backend, driver, device_type, wgpu_version, .. } = self;
+        let value = format!("{name} ({device_type}) | backend: {backend} | driver: {driver} | wgpu {wgpu_version}");
+        ("adapter", value)
+    }
+
+    pub fn notice(&self) -> Option<String> {
+        self.software.then(|| SOFTWARE_NOTICE.to_owned())
+    }
 }

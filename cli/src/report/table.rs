@@ -9,7 +9,6 @@ const MAX_LINE: usize = 40;
 
 pub type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> Option<String>);
 
-/// A table with a heading for each column; the first cell of a row is the row's heading.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table {
     pub id: String,

@@ -36,7 +36,6 @@ pub struct LogArgs {
 }
 
 impl TraceArgs {
-    /// The log, if there is one; says how many bad rows were left out.
     pub fn read(&self, options: ReadOptions) -> Result<Option<Log>, Failure> {
         let Some(path) = &self.trace else { return Ok(None) };
         let log = read_file(path, &ReadOptions { skip_bad: self.skip_bad, ..options })
@@ -50,7 +49,6 @@ impl TraceArgs {
 }
 
 impl LogArgs {
-    /// The log, or the workloads drawn with `seed`; of `default` where nothing was asked for.
     pub fn read(&self, options: ReadOptions, default: &[Workload], seed: u64) -> Result<Vec<Log>, Failure> {
         if let Some(log) = self.trace.read(options)? {
             return Ok(vec![log]);
@@ -70,7 +68,6 @@ pub fn workloads() -> impl TypedValueParser<Value = Workload> {
     PossibleValuesParser::new(values).try_map(|name| Workload::by_name(&name))
 }
 
-/// Refuses those options, by their ids, that were given for a log without ids.
 pub fn check_ids(given: &[(&str, bool)]) -> Result<(), Failure> {
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(no_effect(option, "on a log without hash_ids")),

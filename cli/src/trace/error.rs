@@ -8,7 +8,6 @@ use super::MAX_LINE_BYTES;
 #[error("{file}{}: {problem}", line.map_or_else(String::new, |line| format!(":{line}")))]
 pub struct TraceError {
     pub file: String,
-    /// Counted from 1; `None` where the whole file is at fault.
     pub line: Option<u64>,
     pub problem: Problem,
 }

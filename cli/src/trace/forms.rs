@@ -1,14 +1,12 @@
 //! The forms of logs: what their columns are called, and how they tell the time.
 
-use super::error::Problem;
-use super::{Clock, TimeUnit};
+use super::{Clock, Problem, TimeUnit};
 use crate::common::clip;
 
 pub(super) struct Form {
     pub(super) time: &'static str,
     pub(super) prompt: &'static str,
     pub(super) output: &'static str,
-    /// Not every log of the form has them.
     pub(super) ids: Option<&'static str>,
     pub(super) clock: Clock,
 }

@@ -1,7 +1,6 @@
 //! The ids of a prompt's blocks: their text, and how many tokens they stand for.
 
-use super::error::Problem;
-use super::{PrefixIds, Request};
+use super::{PrefixIds, Problem, Request};
 
 const MAX_TOKENS_PER_ID: u32 = 4096;
 

@@ -5,12 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::MAX_LINE_BYTES;
-use super::error::Problem;
+use super::{MAX_LINE_BYTES, Problem};
 
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 
-/// Hands out one line at a time, and holds no more than that.
 pub(super) struct Lines<'r> {
     /// Number of the current line, from 1.
     pub(super) line: u64,
@@ -35,7 +33,6 @@ impl<'r> Lines<'r> {
         Ok(Self { line: 0, input, compressed, text, unfinished, handed_out: 0, open_quote: false })
     }
 
-    /// Goes on to the next line that is not blank; `false` after the last one.
     pub(super) fn advance(&mut self) -> Result<bool, Problem> {
         loop {
             if self.unfinished {
@@ -64,7 +61,6 @@ impl<'r> Lines<'r> {
         self.text.trim_ascii()
     }
 
-    /// Whether the current line, read as a table, ended within a quoted field.
     pub(super) fn take_open_quote(&mut self) -> bool {
         std::mem::take(&mut self.open_quote)
     }

@@ -47,7 +47,6 @@ pub(crate) use seen::found_tokens;
 pub use time::TimeUnit;
 use time::{Clock, Times};
 
-/// The longest line of a log, in bytes; real ones stay below 10 KB.
 const MAX_LINE_BYTES: usize = 1 << 20;
 const MAX_REQUESTS: usize = 1 << 25;
 const MAX_ID_RANGES: usize = 1 << 25;
@@ -66,7 +65,6 @@ pub struct ReadOptions {
     /// table the one power of two up to 4,096 for which the ids of every prompt are as many as its blocks, or its full
     /// blocks.
     pub tokens_per_id: Option<u32>,
-    /// The unit of numbers that are times. `None`: as found in the log.
     pub time_unit: Option<TimeUnit>,
     /// The unit does not matter, only that times do not go back: they are taken as nanoseconds.
     pub any_unit: bool,
@@ -81,7 +79,6 @@ impl ReadOptions {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
     pub name: String,
-    /// At least one, in the order of their arrival.
     pub requests: Vec<Request>,
     pub skipped: u64,
     /// Tokens that one id of [`Request::prefix`] stands for; `None` if the log has no ids.
@@ -111,7 +108,6 @@ pub fn read_file(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Log, T
     Ok(Log { name, ..read_all(input, &file, options)? })
 }
 
-/// Reads a whole log from any source; `name` stands for the file in errors.
 fn read_all(input: impl Read, name: &str, options: &ReadOptions) -> Result<Log, TraceError> {
     let mut reader = TraceReader::new(input, name, options)?;
     let (mut rows, mut id_ranges) = (Vec::new(), 0);

@@ -4,12 +4,10 @@ use std::io::Read;
 
 use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
 
-use super::error::Problem;
 use super::input::Lines;
 use super::rows::{Row, Rows};
-use super::{Columns, MOONCAKE, ReadOptions, TraceError, forms};
+use super::{Columns, MOONCAKE, Problem, ReadOptions, TraceError, forms};
 
-/// Reads a log request by request. After an error it ends.
 pub(super) struct TraceReader<'r> {
     /// Splits the current line of a table; the lines themselves are also those of JSON.
     csv: Reader<Lines<'r>>,
@@ -19,7 +17,6 @@ pub(super) struct TraceReader<'r> {
     file: String,
     skip_bad: bool,
     pub(super) skipped: u64,
-    /// The current line is the first row, not yet handed out.
     at_first_row: bool,
     done: bool,
 }

@@ -7,9 +7,7 @@ pub struct Request {
     /// Nanoseconds since the first request of the log; never decreasing within one.
     pub arrival_ns: u64,
     pub prompt_tokens: u32,
-    /// Tokens of the answer. 0 for a request that failed.
     pub output_tokens: u32,
-    /// What the prompt consists of, block by block, if the log says so.
     pub prefix: PrefixIds,
 }
 
@@ -20,7 +18,6 @@ impl Request {
 }
 
 /// The ids of a prompt's blocks: equal ids at the start of two prompts are equal tokens.
-///
 /// Kept as ranges, since prompts of 100,000 tokens are common and their ids mostly consecutive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PrefixIds(
@@ -29,7 +26,6 @@ pub struct PrefixIds(
 );
 
 impl PrefixIds {
-    /// The ids of these ranges, one range after the other; empty ranges are dropped.
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u64>>) -> Self {
         let mut joined: Vec<(u64, u64)> = Vec::new();
         for range in ranges.into_iter().filter(|range| !range.is_empty()) {
@@ -46,7 +42,6 @@ impl PrefixIds {
         self.0.iter().fold(0, |len: u64, (first, last)| len.saturating_add((last - first).saturating_add(1)))
     }
 
-    /// Whether the log says nothing about the prompt.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::error::Problem;
 use super::{
-    BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID, PrefixIds, ReadOptions, Request, Times, ids,
+    BAILIAN, BAILIAN_TOKENS_PER_ID, Form, MOONCAKE_TOKENS_PER_ID, PrefixIds, Problem, ReadOptions, Request, Times, ids,
 };
 use crate::common::clip;
 

@@ -16,11 +16,9 @@ pub enum SampleError {
 }
 
 /// Draws the context lengths of `n` sequences in the middle of decoding.
-///
 /// A request stays in the batch for one step per output token, so it is met there in proportion to `output_tokens`; at
 /// the moment it is met, any of those tokens is as likely the latest. Each length is therefore
 /// `prompt + uniform(1..=output)`, that token included, of a request so chosen, and at most `max_len`.
-///
 /// The result depends on the arguments alone. Fewer sequences are the first ones of more.
 pub fn sequence_lengths(requests: &[Request], n: usize, max_len: u32, seed: u64) -> Result<Vec<u32>, SampleError> {
     if max_len == 0 {

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use super::{PrefixIds, Request};
 
 /// The prompts that were seen, to tell how far another one begins like any of them.
-///
 /// A tree whose edges are ranges of ids: its memory follows the ranges that a log has, for a few bytes of it may name
 /// billions of ids.
 #[derive(Debug, Default)]

@@ -6,8 +6,7 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
-use super::ReadOptions;
-use super::error::Problem;
+use super::{Problem, ReadOptions};
 use crate::common::clip;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -47,11 +46,9 @@ impl TimeUnit {
 
 #[derive(Clone, Copy)]
 pub(super) enum Clock {
-    /// In the unit that the column's name gives.
     Named(TimeUnit),
     /// In this unit where published; a log of the same form may use another.
     Usually(TimeUnit),
-    /// In dates and times of day, all with an offset from UTC or all without.
     Calendar,
 }
 
@@ -59,7 +56,6 @@ pub(super) enum Clock {
 const MAX_NANOSECONDS: i128 = i64::MAX as i128;
 /// Times are read in billionths of their unit, since the unit is known only after the last row.
 const BILLIONTHS: i128 = 1_000_000_000;
-/// A unit is judged by the load it makes only of so many requests.
 const MIN_JUDGED: usize = 16;
 /// Seconds of the years 2001 to 2096 in Unix time. No log begins that long after its own start.
 const DATES_S: std::ops::Range<i128> = 1_000_000_000..4_000_000_000;

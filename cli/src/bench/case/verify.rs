@@ -73,7 +73,6 @@ impl Case {
         Ok((sample, worst))
     }
 
-    /// Ruins the rows of the last token of the checked sequences in every layer, appends, and reads them back.
     fn check_append(&self, work: &Work, timer: &mut PassTimer) -> Result<(Sample, f64), CaseError> {
         let layout = self.cache.layout();
         let sequences = self.checked_sequences();

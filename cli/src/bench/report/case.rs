@@ -1,4 +1,4 @@
-//! One measured case, and the quotient of two that alternated.
+//! One measured case, the quotient of two that alternated, and numbers made of several.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,6 @@ pub struct CaseResult {
     pub kv_dtype: String,
     pub block_size: u32,
     pub batch: u32,
-    /// Longest sequence, in tokens.
     pub context: u32,
     /// Lengths of all sequences together; for an append, the tokens appended.
     pub tokens: u64,
@@ -113,7 +112,6 @@ impl CaseResult {
 impl Pair {
     /// Compares two results whose runs alternated: the n-th sample of one was taken next to the n-th of the other, so
     /// a drift of the clocks falls out of each quotient.
-    ///
     /// `None` if they are not a paged and a contiguous run on the same inputs, or have no samples.
     pub fn of(paged: &CaseResult, contiguous: &CaseResult) -> Option<Self> {
         let same = paged.key() == contiguous.key() && paged.input_hash == contiguous.input_hash;
@@ -176,5 +174,38 @@ impl CaseResult {
             fraction_of_fma: None,
             max_abs_error: 0.0,
         }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Limit {
+    /// Whether a number is within it; NaN is not.
+    pub fn holds(self, measured: f64) -> bool {
+        match self {
+            Self::AtMost(most) => measured <= most,
+            Self::AtLeast(least) => measured >= least,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub what: String,
+    pub measured: f64,
+    /// What it should be, if anything was asked: `{"at_most": 1.1}`.
+    pub limit: Option<Limit>,
+    /// Numbers it is made of: the median of quotients, the largest of errors.
+    pub samples: usize,
+}
+
+impl Figure {
+    pub fn met(&self) -> Option<bool> {
+        self.limit.map(|limit| limit.holds(self.measured))
     }
 }

@@ -217,7 +217,6 @@ type Parts = [String; 6];
 type Line = (Parts, Vec<(f64, f64)>);
 
 impl Rate {
-    /// A plot for each model, and several where it has more lines than can be told apart.
     fn plots(&self, results: &[CaseResult]) -> Vec<Plot> {
         let mut models: Vec<(&str, Vec<Line>)> = Vec::new();
         for result in results.iter().filter(|result| self.ops.iter().any(|op| op.name() == result.op)) {

@@ -15,7 +15,6 @@ const WIDTH: u32 = 1120;
 const CHART_HEIGHT: u32 = 640;
 const LINE_HEIGHT: u32 = 48;
 const FONT: f64 = 31.0;
-/// The share of the font's size that a character is wide on the average.
 const CHAR_WIDTH: f64 = 0.56;
 /// Between a label and its axis: the tick, and room for digits, which are wider than the average.
 const LABEL_GAP: u32 = 40;
@@ -26,7 +25,6 @@ const LEFT: i32 = 14;
 const LEGEND_LINE: i32 = 64;
 const LEGEND_GAP: i32 = 36;
 const MARK: i32 = 9;
-/// Lines of more points have marks on some of them only.
 const MAX_MARKS: usize = 12;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -200,7 +198,6 @@ fn draw_chart(plot: &Plot, placed: &Placed, area: &Area<'_>) -> Drawn {
     Ok(())
 }
 
-/// The names of the lines, a row for as many as fit: number of the line, and where it begins.
 fn legend_rows(plot: &Plot) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
     let mut end = i32::MAX;
@@ -235,7 +232,6 @@ fn mark(i: usize, role: Role) -> Polygon<(i32, i32)> {
     Polygon::new(outline(i), role.light.filled())
 }
 
-/// Corners of a mark around its middle: a disc, a square, a diamond, two triangles, a cross.
 fn outline(i: usize) -> Vec<(i32, i32)> {
     let m = MARK;
     match i % SERIES.len() {

@@ -15,7 +15,6 @@ pub const MAX_SERIES: usize = theme::SERIES.len();
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
-    /// Unique on its page, and the name of the SVG file.
     pub id: String,
     pub title: String,
     pub x: Axis,
@@ -65,7 +64,6 @@ pub enum PlotError {
 }
 
 impl Plot {
-    /// The plot as an `<svg>` element for a page that has [`CSS`] and shows the title beside it.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         draw::svg(self, draw::Form::Inline)
     }

@@ -7,7 +7,6 @@ pub const CSS: &str = include_str!("plot.css");
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Role {
-    /// The end of the classes `fill-…` and `stroke-…`.
     pub name: &'static str,
     pub light: RGBColor,
     /// Lengths of dashes and gaps; empty for a solid line.

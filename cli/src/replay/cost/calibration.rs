@@ -7,15 +7,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::config::KvDtype;
 
-use super::{CalibrationError, Coefficients, Part};
-use crate::bench::{Ceilings, ModelShape};
+use super::{Coefficients, Part};
+use crate::bench::{CaseError, Ceilings, ModelShape, TimerError};
 use crate::common::clip;
 use crate::replay::StepWork;
 use crate::report::Adapter;
 
 pub const SCHEMA: u32 = 1;
 const KIND: &str = "calibration";
-/// The largest file that is read; one of this program has some kilobytes.
 const MAX_BYTES: u64 = 16 << 20;
 /// Relative difference up to which a number in a file follows from others: they went through decimals.
 const ROUNDING: f64 = 1e-6;
@@ -40,7 +39,6 @@ pub struct Setup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Operation and lengths, such as `decode 128x8`.
     pub what: String,
     pub part: Part,
     pub work: StepWork,
@@ -206,4 +204,42 @@ impl Calibration {
         same("fit_error_mean", self.fit_error_mean, judged.fit_error_mean)?;
         same("fit_error_max", self.fit_error_max, judged.fit_error_max)
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    #[error(transparent)]
+    Timer(#[from] TimerError),
+    #[error("calibration, {what}: {source}")]
+    Case { what: String, source: CaseError },
+    #[error("the ceiling {what} could not be measured")]
+    NoCeiling { what: &'static str },
+    #[error("the calibration was stopped before it was done")]
+    Cancelled,
+    #[error(transparent)]
+    Fit(#[from] CalibrationError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    #[error("{file}: {source}")]
+    Io { file: String, source: std::io::Error },
+    #[error("{file}: {bytes} bytes or more; a calibration has at most {limit}")]
+    TooLarge { file: String, bytes: u64, limit: u64 },
+    #[error("{file}:{line}: no calibration: {source}")]
+    Json { file: String, line: usize, source: serde_json::Error },
+    #[error("{file}: {field} is {found}, where {expected} is wanted")]
+    Foreign { file: String, field: &'static str, found: String, expected: String },
+    #[error("{file}: {source}")]
+    Content { file: String, source: Box<Self> },
+    #[error("{field} is {value}, which no measurement gives")]
+    Number { field: String, value: String },
+    #[error("{field} {value} does not follow from coefficients and points, which give {expected}; calibrate again")]
+    Inconsistent { field: String, value: f64, expected: f64 },
+    #[error(
+        "{given} points to fit and {held_out} held out; an append, a decode and a prefill are needed, and one to judge"
+    )]
+    TooFewPoints { given: usize, held_out: usize },
+    #[error("calibrated for {field} {found}, but {wanted} is asked for; calibrate again")]
+    Mismatch { field: &'static str, found: String, wanted: String },
 }

@@ -8,20 +8,12 @@ use crate::replay::{Clock, ClockRecord, StepWork};
 const WEIGHT_BYTES: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinearLayers {
-    /// They take what they must at least, by the ceilings of the device: a bound, not a measurement.
-    Bound {
-        /// Weights of the model, read once a step in f16 and multiplied with every token.
-        num_weights: u64,
-    },
-    LeftOut,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
     pub num_layers: u32,
     pub windowed_layers: u32,
-    pub linear: LinearLayers,
+    /// Weights, read once a step in f16 and multiplied with every token: by the ceilings of the device a bound of what is
+    /// not attention. `None` leaves that out.
+    pub num_weights: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,11 +26,8 @@ impl Layers {
     /// The layers of a model; those that are not attention take what they must at least, unless they are to be left out.
     /// `None` if they are not, and the number of their weights is unknown.
     pub fn of(model: &Model, attention_only: bool) -> Option<Self> {
-        let linear = match attention_only {
-            true => LinearLayers::LeftOut,
-            false => LinearLayers::Bound { num_weights: model.num_weights? },
-        };
-        Some(Self { num_layers: model.num_layers, windowed_layers: model.windowed_layers, linear })
+        let num_weights = if attention_only { None } else { Some(model.num_weights?) };
+        Some(Self { num_layers: model.num_layers, windowed_layers: model.windowed_layers, num_weights })
     }
 }
 
@@ -58,7 +47,7 @@ impl CalibratedClock {
     }
 
     fn linear_s(&self, step: &StepWork) -> f64 {
-        let LinearLayers::Bound { num_weights } = self.layers.linear else { return 0.0 };
+        let Some(num_weights) = self.layers.num_weights else { return 0.0 };
         let ceilings = &self.calibration.setup.ceilings;
         let tokens = f64::from(step.decoding) + f64::from(step.prompt_tokens);
         // A calibration without ceilings is refused when it is made or read.
@@ -82,9 +71,9 @@ impl Clock for CalibratedClock {
             adapter.name
         );
         let number = |ceiling: Option<f64>| ceiling.unwrap_or(f64::NAN);
-        description += &match self.layers.linear {
-            LinearLayers::LeftOut => "; linear layers left out".to_owned(),
-            LinearLayers::Bound { num_weights } => format!(
+        description += &match self.layers.num_weights {
+            None => "; linear layers left out".to_owned(),
+            Some(num_weights) => format!(
                 "; linear layers are no measurement but a bound: {num_weights} weights in f16 at {:.1} GB/s or {:.0} GFLOP/s",
                 number(ceilings.read_gb_s),
                 number(ceilings.fma_gflop_s)

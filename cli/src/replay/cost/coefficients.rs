@@ -33,7 +33,6 @@ pub struct PrefillCost {
     pub pair_us: f64,
 }
 
-/// All coefficients; see the [module](super) for the formulas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Coefficients {
     pub append: AppendCost,
@@ -42,7 +41,6 @@ pub struct Coefficients {
 }
 
 impl Coefficients {
-    /// Fits all parts; `None` if one of them has no point of its own, or none that can be fitted.
     pub(super) fn fitted<'a>(points: impl Iterator<Item = (Part, &'a StepWork, f64)> + Clone) -> Option<Self> {
         let append = points.clone().filter(|(part, ..)| *part == Part::Append);
         let append: Vec<_> = append.map(|(_, work, us)| (append_terms(work), us)).collect();

@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::bench::models::ModelShape;
-use crate::replay::cost::clock::LinearLayers;
 use crate::replay::cost::{CalibrateError, CalibrateOptions, CalibratedClock, Calibration, Layers, calibrate};
 use crate::replay::{Clock, StepWork};
 use wgpu_paged_attention::config::KvDtype;
@@ -25,8 +24,7 @@ fn a_calibrated_clock_knows_what_longer_steps_cost() {
     let Some(gpu) = test_device() else { return };
     let (start, mut labels) = (Instant::now(), Vec::new());
     let calibration =
-        calibrate(&gpu, &options(), &AtomicBool::new(false), &mut |progress| labels.push(progress.label.to_owned()))
-            .unwrap();
+        calibrate(&gpu, &options(), &AtomicBool::new(false), &mut |_, _, label| labels.push(label.to_owned())).unwrap();
     println!("calibrated in {:.1} s: {:?}", start.elapsed().as_secs_f64(), calibration.coefficients);
     for point in &calibration.points {
         println!(
@@ -45,7 +43,7 @@ fn a_calibrated_clock_knows_what_longer_steps_cost() {
     let again = Calibration::from_json(&calibration.to_json().unwrap(), "again").unwrap();
     assert_eq!(again.points.len(), calibration.points.len());
 
-    let layers = Layers { num_layers: 32, windowed_layers: 0, linear: LinearLayers::LeftOut };
+    let layers = Layers { num_layers: 32, windowed_layers: 0, num_weights: None };
     let clock = CalibratedClock::new(calibration, layers);
     let step = StepWork { decoding: 8, decode_keys: 8192, ..StepWork::default() };
     let longer = StepWork { decode_keys: 4 * 8192, ..step };
@@ -57,6 +55,6 @@ fn a_calibrated_clock_knows_what_longer_steps_cost() {
 #[test]
 fn a_calibration_can_be_stopped() {
     let Some(gpu) = test_device() else { return };
-    let stopped = calibrate(&gpu, &options(), &AtomicBool::new(true), &mut |_| ());
+    let stopped = calibrate(&gpu, &options(), &AtomicBool::new(true), &mut |_, _, _| ());
     assert!(matches!(stopped, Err(CalibrateError::Cancelled)));
 }

@@ -5,7 +5,6 @@ const LEAST_PIVOT: f64 = 1e-12;
 
 /// The coefficients `c ≥ 0` that minimise `Σ ((Σ cᵢ·xᵢ − y) / y)²` over rows `(x, y)`; `None` without rows, or if no
 /// column can be told from nothing or from the others.
-///
 /// A model has two or three terms. So every choice of terms that may differ from 0 is solved, and the best one without a
 /// negative coefficient taken: that is the constrained optimum, for it is the unconstrained one of its own terms.
 pub(super) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
@@ -27,7 +26,6 @@ pub(super) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
     Some(std::array::from_fn(|i| if norms[i] > 0.0 { best[i] / norms[i] } else { 0.0 }))
 }
 
-/// The unconstrained optimum with only the terms in the bit set `chosen`: the normal equations, by Gauss and Jordan.
 fn solve<const N: usize>(rows: &[[f64; N]], chosen: u32) -> Option<[f64; N]> {
     let terms: Vec<usize> = (0..N).filter(|term| chosen >> term & 1 == 1).collect();
     let count = terms.len();

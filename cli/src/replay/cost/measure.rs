@@ -30,14 +30,6 @@ pub struct CalibrateOptions {
     pub time_budget: Duration,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    pub done: usize,
-    /// All batches; once they are ready, they are timed.
-    pub total: usize,
-    pub label: &'a str,
-}
-
 struct Batch {
     lens: Vec<u32>,
     ops: &'static [Op],
@@ -64,11 +56,12 @@ fn batches(scale: u32) -> Vec<Batch> {
     ]
 }
 
+/// `progress` hears how many batches are ready, of how many, and what comes next.
 pub fn calibrate(
     gpu: &Gpu,
     options: &CalibrateOptions,
     cancel: &AtomicBool,
-    progress: &mut dyn FnMut(Progress<'_>),
+    progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Calibration, CalibrateError> {
     let mut timer = PassTimer::new(gpu)?;
     let ceilings = CeilingKernels::new(gpu).measure(&mut timer)?;
@@ -81,7 +74,7 @@ pub fn calibrate(
             return Err(CalibrateError::Cancelled);
         }
         let label = label(&batch.lens);
-        progress(Progress { done, total, label: &label });
+        progress(done, total, &label);
         let inputs = CaseInputs {
             kv_dtype: options.kv_dtype,
             block_size: options.block_size,
@@ -97,7 +90,7 @@ pub fn calibrate(
     for (batch, (inputs, case)) in batches.iter().zip(&cases) {
         for &op in batch.ops {
             let what = format!("{op} {}", label(&batch.lens));
-            progress(Progress { done: total, total, label: &what });
+            progress(total, total, &what);
             let failed = |source| CalibrateError::Case { what: what.clone(), source };
             let work = case.begin(op).map_err(|verdict| failed(CaseError::Run(verdict)))?;
             case.check(&work, &mut timer).map_err(failed)?;
@@ -107,7 +100,7 @@ pub fn calibrate(
             points.push(Point { what, part, work, measured_us: f64::NAN, predicted_us: f64::NAN, held_out });
         }
     }
-    progress(Progress { done: total, total, label: "timing" });
+    progress(total, total, "timing");
     let rounds = Rounds { count: ROUNDS, deadline: timer.now() + options.time_budget };
     let sides: Vec<_> = works.iter().map(|(case, _, work)| (*case, work)).collect();
     let times_us = rounds.time(&mut timer, &sides, cancel)?;
@@ -168,7 +161,6 @@ fn work_of(op: Op, inputs: &CaseInputs) -> StepWork {
     work
 }
 
-/// Lengths in few letters: `704,96` or `128x8`.
 fn label(lens: &[u32]) -> String {
     let runs = lens.chunk_by(|a, b| a == b).map(|run| match run.len() {
         1 => run[0].to_string(),

@@ -23,14 +23,12 @@ mod clock;
 mod coefficients;
 #[cfg(test)]
 mod device_tests;
-mod error;
 mod fit;
 mod measure;
 #[cfg(test)]
 mod tests;
 
-pub use calibration::{Calibration, Point, Setup};
+pub use calibration::{CalibrateError, Calibration, Point, Setup};
 pub use clock::{CalibratedClock, Layers};
 pub use coefficients::{Coefficients, Part};
-pub use error::{CalibrateError, CalibrationError};
 pub use measure::{CalibrateOptions, calibrate};

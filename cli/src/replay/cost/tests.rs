@@ -1,9 +1,8 @@
 use rand::RngExt;
 
+use super::calibration::CalibrationError;
 use super::calibration::{Point, Setup};
-use super::clock::LinearLayers;
 use super::coefficients::{AppendCost, Coefficients, DecodeCost, Part, PrefillCost};
-use super::error::CalibrationError;
 use super::*;
 use crate::bench::models::ModelShape;
 use crate::bench::report::Ceilings;
@@ -172,7 +171,7 @@ fn too_few_points_are_no_calibration() {
 #[test]
 fn a_step_is_its_layers_a_submission_and_the_bound_of_the_rest() {
     let calibration = Calibration::fitted(setup(), points(0.0)).unwrap();
-    let layers = Layers { num_layers: 4, windowed_layers: 3, linear: LinearLayers::LeftOut };
+    let layers = Layers { num_layers: 4, windowed_layers: 3, num_weights: None };
     let step = StepWork { decoding: 10, decode_keys: 5000, decode_window_keys: 1000, ..StepWork::default() };
     // Append: 8 + 10 · 0.05 = 8.5. Decode: 12 + 10 · 0.7 + 5,000 · 0.004 = 39; with the 1,000 keys of a window, 23.
     let expected = 1e-6 * (100.0 + 4.0 * 8.5 + 39.0 + 3.0 * 23.0);
@@ -180,8 +179,8 @@ fn a_step_is_its_layers_a_submission_and_the_bound_of_the_rest() {
     assert!((clock.step_s(&step) / expected - 1.0).abs() < 1e-6, "{}", clock.step_s(&step));
 
     // 10⁹ weights: 2 GB at 100 GB/s are 20 ms; 10 tokens are 2·10¹⁰ operations at 10¹², 20 ms; 100 tokens 200 ms.
-    let linear = LinearLayers::Bound { num_weights: 1_000_000_000 };
-    let bounded = CalibratedClock::new(calibration, Layers { linear, ..layers });
+    let num_weights = Some(1_000_000_000);
+    let bounded = CalibratedClock::new(calibration, Layers { num_weights, ..layers });
     assert!((bounded.step_s(&step) - expected - 0.02).abs() < 1e-9);
     let more = StepWork { decoding: 100, ..step };
     assert!((bounded.step_s(&more) - clock.step_s(&more) - 0.2).abs() < 1e-9);
@@ -195,9 +194,9 @@ fn a_step_is_its_layers_a_submission_and_the_bound_of_the_rest() {
 #[test]
 fn the_layers_of_a_model_are_counted() {
     let gemma = Model::by_name("gemma-2-9b").unwrap();
-    let linear = LinearLayers::Bound { num_weights: 9_241_705_984 };
-    assert_eq!(Layers::of(&gemma, false), Some(Layers { num_layers: 42, windowed_layers: 21, linear }));
+    let num_weights = Some(9_241_705_984);
+    assert_eq!(Layers::of(&gemma, false), Some(Layers { num_layers: 42, windowed_layers: 21, num_weights }));
     let unknown = Model { num_weights: None, ..gemma };
     assert_eq!(Layers::of(&unknown, false), None);
-    assert_eq!(Layers::of(&unknown, true).map(|layers| layers.linear), Some(LinearLayers::LeftOut));
+    assert_eq!(Layers::of(&unknown, true).map(|layers| layers.num_weights), Some(None));
 }
