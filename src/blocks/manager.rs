@@ -70,6 +70,10 @@ struct Sequence {
 /// [`ManagerOptions::prefix_cache`] sequences share the blocks of equal beginnings. No shared block is ever written; its
 /// writer gets a copy first, which the plan asks of the device.
 ///
+/// Every method rejects a handle that was released or comes from another manager, with
+/// [`ManagerError::StaleSequence`]; those that change or export a sequence reject one that the open step names, with
+/// [`ManagerError::SequenceInStep`]. After an error nothing has changed.
+///
 /// ```
 /// use wgpu_paged_attention::{blocks::CacheManager, config::CacheConfig, plan::{Schedule, StepPlan}};
 ///
@@ -241,9 +245,6 @@ impl CacheManager {
 
     /// Ends a sequence and gives back its blocks, the last one first, so that the start of its text is reused last. A
     /// block with other owners stays theirs.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`], or [`ManagerError::SequenceInStep`] while an open step names the sequence.
     pub fn release(&mut self, seq: SeqId) -> Result<(), ManagerError> {
         self.idle(seq)?;
         let row = seq.index();
@@ -261,18 +262,12 @@ impl CacheManager {
     }
 
     /// Tokens of a sequence; those of an open step count once it is committed.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`].
     pub fn seq_len(&self, seq: SeqId) -> Result<u32, ManagerError> {
         Ok(self.live(seq)?.len)
     }
 
     /// The blocks of a sequence, in the order of its tokens; those of an open step are included. Leading ones are
     /// [`RELEASED`](crate::blocks::RELEASED) where the windows have moved on.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`].
     pub fn block_table(&self, seq: SeqId) -> Result<&[BlockId], ManagerError> {
         let used = self.live(seq)?.num_blocks as usize;
         Ok(&self.tables.row(seq.index())[..used])

@@ -28,6 +28,9 @@ struct Node {
 ///
 /// Free blocks form a queue: the one freed longest ago goes out first, so what a freed block holds survives as long
 /// as possible. Every operation takes constant time, and none allocates memory.
+///
+/// A block of another pool is a [`PoolError::OutOfRange`], one more owner than can be counted a
+/// [`PoolError::TooManyOwners`], and a free block where one in use is expected a [`PoolError::NotAllocated`].
 #[derive(Debug)]
 pub struct BlockPool {
     /// One node per block and a last one that closes the free list to a ring: its `next` is the head and its `prev`
@@ -88,17 +91,11 @@ impl BlockPool {
     }
 
     /// Owners of a block; 0 if it is free.
-    ///
-    /// # Errors
-    /// [`PoolError::OutOfRange`] for a block of another pool.
     pub fn ref_count(&self, block: BlockId) -> Result<u32, PoolError> {
         Ok(self.node(block)?.refs)
     }
 
     /// Hands out the block that has been free the longest, with one owner.
-    ///
-    /// # Errors
-    /// [`PoolError::OutOfBlocks`] if none is free.
     #[inline]
     pub fn allocate(&mut self) -> Result<BlockId, PoolError> {
         if self.num_free == 0 {
@@ -123,9 +120,6 @@ impl BlockPool {
 
     /// Adds an owner to each of the blocks, or to none: those in use are retained, free ones taken out of the queue.
     /// Returns how many were free.
-    ///
-    /// # Errors
-    /// [`PoolError::OutOfRange`] or [`PoolError::TooManyOwners`].
     pub fn touch(&mut self, blocks: impl ExactSizeIterator<Item = BlockId> + Clone) -> Result<u32, PoolError> {
         // In a large pool neither a block nor its neighbours are in the cache. Looking at all of them first lets the
         // waits for memory overlap; the second pass finds everything at hand.
@@ -152,9 +146,6 @@ impl BlockPool {
     }
 
     /// Adds an owner.
-    ///
-    /// # Errors
-    /// [`PoolError::NotAllocated`], [`PoolError::TooManyOwners`] or [`PoolError::OutOfRange`].
     pub fn retain(&mut self, block: BlockId) -> Result<(), PoolError> {
         let refs = self.refs_in_use(block)?;
         let more = refs.checked_add(1).ok_or(PoolError::TooManyOwners { block, limit: u32::MAX })?;
@@ -164,9 +155,6 @@ impl BlockPool {
     }
 
     /// Drops an owner; the last one sends the block to the end of the queue. Returns whether that happened.
-    ///
-    /// # Errors
-    /// [`PoolError::NotAllocated`] for a block freed before, or [`PoolError::OutOfRange`].
     #[inline]
     pub fn free(&mut self, block: BlockId) -> Result<bool, PoolError> {
         let refs = self.refs_in_use(block)?;

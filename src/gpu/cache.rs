@@ -140,9 +140,6 @@ impl KvCache {
     }
 
     /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests.
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] if there is no such layer.
     pub fn head_shards(&self, layer: u32) -> Result<&[HeadShard], GpuError> {
         self.layers.get(layer as usize).map(Vec::as_slice).ok_or_else(|| {
             let problem = format!("{layer} does not exist; the cache has {}", self.layout.num_layers());

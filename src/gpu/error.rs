@@ -9,16 +9,17 @@ pub enum GpuError {
     /// The pool cannot be cut to fit the device's bindings.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The step is too large to be dispatched.
+    /// There is more work than dispatches can serve.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A spec contradicts itself, the cache or the device.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// An argument does not fit the call.
+    /// An argument does not fit the call: a layer or a block that does not exist, a part made for another cache, a buffer
+    /// that is missing, too small, not aligned, shared or without its usage.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
-    /// The device cannot do it.
+    /// The device cannot do it: a buffer or a binding would be too large, or the device is out of memory or lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -409,13 +409,6 @@ impl StepPlan {
         self.tiling.build(&self.schedule, block_size, table);
     }
 
-    /// [`finish`](Self::finish) with the tables that travel with the step.
-    pub(crate) fn finish_inline(&mut self, block_size: u32, origin: u32) {
-        let tables = std::mem::take(&mut self.tables);
-        self.finish(block_size, &tables, origin);
-        self.tables = tables;
-    }
-
     /// Whether the manager that filled the plan still has its step open; `None` for the engine's own tables.
     ///
     /// A copy of the plan answers alike.

@@ -101,7 +101,9 @@ impl StepPlan {
         }
         raw.append.push_to(self, layout, tables, |seq| raw.queries(seq));
         self.check_slots()?;
-        self.finish_inline(layout.block_size(), first);
+        let tables = std::mem::take(&mut self.tables);
+        self.finish(layout.block_size(), &tables, first);
+        self.tables = tables;
         Ok(())
     }
 

@@ -8,9 +8,6 @@ use crate::error::InvariantError;
 impl CacheManager {
     /// Looks for any inconsistency, in time and memory in proportion to the pool: for tests, and for engines that would
     /// rather stop than serve a wrong block.
-    ///
-    /// # Errors
-    /// The first one that is found.
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
         self.store.pool.check_invariants()?;
         let mut owners = vec![0_u32; self.store.pool.num_blocks() as usize];

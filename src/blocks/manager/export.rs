@@ -37,9 +37,6 @@ pub struct Imported {
 
 impl CacheManager {
     /// Describes a sequence so that [`import_sequences`](Self::import_sequences) can make another like it.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`] or [`ManagerError::SequenceInStep`].
     pub fn export_sequence(&self, seq: SeqId) -> Result<SequenceRecord, ManagerError> {
         let state = self.idle(seq)?;
         let used = &self.tables.row(seq.index())[..state.num_blocks as usize];

@@ -53,17 +53,11 @@ type Owners = HashMap<BlockId, u32>;
 
 impl CacheManager {
     /// The rank of a sequence.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`].
     pub fn rank(&self, seq: SeqId) -> Result<Rank, ManagerError> {
         Ok(self.live(seq)?.rank)
     }
 
     /// Sets the rank of a sequence: its priority, or the one it had before it was preempted.
-    ///
-    /// # Errors
-    /// [`ManagerError::StaleSequence`].
     pub fn set_rank(&mut self, seq: SeqId, rank: Rank) -> Result<(), ManagerError> {
         self.live(seq)?;
         self.sequences[seq.index() as usize].rank = rank;
@@ -169,9 +163,6 @@ impl CacheManager {
     }
 
     /// Releases a sequence that gives way, and counts it as such. Returns the rank it should have when it comes back.
-    ///
-    /// # Errors
-    /// As [`release`](Self::release).
     pub fn preempt(&mut self, seq: SeqId) -> Result<Rank, ManagerError> {
         let rank = self.live(seq)?.rank;
         self.release(seq)?;

@@ -140,8 +140,7 @@ impl CacheManager {
     /// Nothing happens without a prefix cache. Sequences that share tokens must give them the same ids.
     ///
     /// # Errors
-    /// [`ManagerError::StaleSequence`], [`ManagerError::TooManyTokenIds`], or [`ManagerError::OtherTokenId`] where a
-    /// cached block is shared that has other ids; nothing has changed.
+    /// [`ManagerError::TooManyTokenIds`], or [`ManagerError::OtherTokenId`] where a shared cached block has other ids.
     pub fn add_token_ids(&mut self, seq: SeqId, ids: &[u32]) -> Result<(), ManagerError> {
         let (state, row, block_size) = (*self.live(seq)?, seq.index(), self.layout.block_size());
         let missing = state.len - state.known;

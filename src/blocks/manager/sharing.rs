@@ -11,8 +11,7 @@ impl CacheManager {
     /// copy in that step; see [`StepPlan::copies`](crate::plan::StepPlan::copies).
     ///
     /// # Errors
-    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`], or as
-    /// [`create_sequence`](Self::create_sequence): the fork of a sequence without tokens shares nothing.
+    /// As [`create_sequence`](Self::create_sequence): the fork of a sequence without tokens shares nothing.
     pub fn fork(&mut self, seq: SeqId) -> Result<SeqId, ManagerError> {
         let parent = *self.idle(seq)?;
         // The block of an empty contiguous sequence holds nothing but what earlier owners left there.
@@ -41,8 +40,8 @@ impl CacheManager {
     /// has these tokens as well, or they were found there. A cut may end inside such a block: the next append copies it first.
     ///
     /// # Errors
-    /// [`ManagerError::StaleSequence`], [`ManagerError::SequenceInStep`], [`ManagerError::TruncateBeyond`], or
-    /// [`ManagerError::Released`] where the next token would see keys that left the window; nothing has changed.
+    /// [`ManagerError::TruncateBeyond`], or [`ManagerError::Released`] where the next token would see keys that left the
+    /// window.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> Result<(), ManagerError> {
         let state = *self.idle(seq)?;
         if len > state.len {

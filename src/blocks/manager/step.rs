@@ -104,9 +104,6 @@ impl CacheManager {
     /// assert_eq!(manager.seq_len(seq)?, 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
     pub fn step<'a>(
         &'a mut self,
         requests: &[(SeqId, u32)],
@@ -117,9 +114,6 @@ impl CacheManager {
     }
 
     /// As [`step`](Self::step), for tokens whose ids are known; see [`reserve_tokens`](Self::reserve_tokens).
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
     pub fn step_tokens<'a>(
         &'a mut self,
         requests: &[(SeqId, &[u32])],
@@ -149,9 +143,6 @@ impl CacheManager {
     ///
     /// Ids of a sequence that has grown without some are not taken; [`add_token_ids`](Self::add_token_ids) them in order. Drafts
     /// that may be rejected are better told after they are verified: until [`truncate`](Self::truncate) they can be found.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
     pub fn reserve_tokens(&mut self, requests: &[(SeqId, &[u32])], plan: &mut StepPlan) -> Result<(), ReserveError> {
         let requests = requests.iter().map(|&(seq, tokens)| {
             // More than u32::MAX tokens are too many as well.
@@ -198,7 +189,7 @@ impl CacheManager {
     /// plan holds stays readable.
     ///
     /// # Errors
-    /// [`ManagerError::NoOpenStep`] or [`ManagerError::WrongPlan`]; nothing has changed.
+    /// [`ManagerError::NoOpenStep`] or [`ManagerError::WrongPlan`].
     pub fn commit(&mut self, plan: &mut StepPlan) -> Result<(), ManagerError> {
         self.check_open(plan)?;
         self.advance();
@@ -239,7 +230,7 @@ impl CacheManager {
     /// [`abandon`](Self::abandon) the step.
     ///
     /// # Errors
-    /// [`ManagerError::NoOpenStep`] or [`ManagerError::WrongPlan`]; nothing has changed.
+    /// [`ManagerError::NoOpenStep`] or [`ManagerError::WrongPlan`].
     pub fn rollback(&mut self, plan: &mut StepPlan) -> Result<(), ManagerError> {
         self.check_open(plan)?;
         plan.clear();

@@ -6,9 +6,6 @@ use crate::error::InvariantError;
 
 impl BlockPool {
     /// Looks at every block.
-    ///
-    /// # Errors
-    /// The first inconsistency that is found.
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
         let ring = self.num_blocks();
         let (mut before, mut seen) = (ring, 0_u32);

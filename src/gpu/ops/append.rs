@@ -147,11 +147,6 @@ impl KvCache {
     /// its sequence ([`StepPlan::positions`](crate::plan::StepPlan::positions)), in whichever slot it is stored; one from
     /// before the first of its sequence as if it were the first. What is stored of a rotated element, and the scales of a
     /// format, are those of the rotated K in f32. Queries in f16 are rounded to nearest even.
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for a layer that does not exist, an appender or a step of another cache, or a buffer that is
-    /// too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more than a
-    /// dispatch serves or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn append(
         &self,
         pass: &mut wgpu::ComputePass<'_>,

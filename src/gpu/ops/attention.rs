@@ -63,9 +63,6 @@ impl<'a> AttentionIo<'a> {
 
 impl KvCache {
     /// Makes the kernels of an attention and compiles those of a decoding step; [`Attention::warm_up`] compiles the rest.
-    ///
-    /// # Errors
-    /// [`GpuError::Spec`] for a spec that contradicts itself or the cache, or [`GpuError::Device`].
     pub fn attention(&self, spec: AttentionSpec) -> Result<Attention, GpuError> {
         use BindingKind::{Read, Uniform, Write};
         self.maker.check()?;
@@ -119,11 +116,6 @@ impl KvCache {
     ///
     /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before. A kernel that was not
     /// warmed up is compiled here.
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for a layer that does not exist, an attention or a step of another cache, or a buffer that is
-    /// missing, too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more
-    /// than dispatches serve or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn attend(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -211,9 +203,6 @@ impl Attention {
     /// for it. Sequences that share their first blocks meet in tiles of up to
     /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled. What blocks need
     /// that are shared or cleared, [`KvCache::warm_up`] compiles.
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for another cache than the one it was made with, or [`GpuError::Device`].
     pub fn warm_up(&self, cache: &KvCache, max_queries: u32) -> Result<(), GpuError> {
         cache.maker.check()?;
         self.check_cache(cache)?;

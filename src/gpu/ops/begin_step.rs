@@ -22,8 +22,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`GpuError::Argument`] for a plan of another layout, one that was not made by [`new_plan`](Self::new_plan), or one
-    /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`] for one larger than a dispatch or a
-    /// binding, and for a device that is out of memory or lost. Nothing is recorded then.
+    /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn begin_step(&self, encoder: &mut wgpu::CommandEncoder, plan: &StepPlan) -> Result<Step, GpuError> {
         self.maker.check()?;
         if !plan.fits(self.layout()) {

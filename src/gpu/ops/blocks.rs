@@ -35,9 +35,6 @@ impl KvCache {
     /// Compiles the kernels of a step's copies and clears, which are otherwise compiled when they are first needed, so that
     /// no token waits for them. Without forks, a prefix cache or cleared blocks they are never needed;
     /// [`Attention::warm_up`](crate::gpu::Attention::warm_up) compiles the others.
-    ///
-    /// # Errors
-    /// [`GpuError::Device`].
     pub fn warm_up(&self) -> Result<(), GpuError> {
         self.maker.check()?;
         self.copy_pipeline()?;
@@ -53,8 +50,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`GpuError::Argument`] for a block that does not exist, or a target that another copy reads or writes;
-    /// [`GpuError::Plan`] or [`GpuError::Device`] for more copies than a dispatch serves or a binding holds, and for a
-    /// device that is out of memory or lost. Nothing is recorded then.
+    /// [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn copy_blocks(&self, encoder: &mut wgpu::CommandEncoder, copies: &[BlockCopy]) -> Result<(), GpuError> {
         self.maker.check()?;
         self.check_blocks("copies", copies.iter().flat_map(|copy| [copy.source, copy.target]), 2)?;

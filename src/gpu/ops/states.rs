@@ -41,17 +41,11 @@ pub struct State<'a> {
 
 impl StateMerger {
     /// Compiles the kernel for outputs of a type.
-    ///
-    /// # Errors
-    /// [`GpuError::Device`].
     pub fn new(device: &wgpu::Device, io_format: IoFormat) -> Result<Self, GpuError> {
         Self::with_profile(device, io_format, DeviceProfile::of(device))
     }
 
     /// Like [`new`](Self::new), with the limits of a profile of the caller's.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn with_profile(device: &wgpu::Device, io_format: IoFormat, profile: DeviceProfile) -> Result<Self, GpuError> {
         use BindingKind::{Read, Uniform, Write};
         let maker = Maker::new(device)?;
@@ -72,9 +66,8 @@ impl StateMerger {
     /// told apart by their buffers; those of `a` must be two.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] for a `v_head_dim` that is odd in f16 or too large, and for a buffer that is too small, not
-    /// aligned, shared or without its usage; [`GpuError::Plan`] if there are too many workgroups; [`GpuError::Device`].
-    /// Nothing is recorded then.
+    /// [`GpuError::Argument`], also for a `v_head_dim` that is odd in f16 or too large; [`GpuError::Plan`] or
+    /// [`GpuError::Device`].
     pub fn merge(
         &self,
         pass: &mut wgpu::ComputePass<'_>,

@@ -58,9 +58,6 @@ enum Direction {
 
 impl KvCache {
     /// Compiles the kernels for another engine's layout.
-    ///
-    /// # Errors
-    /// [`GpuError::Device`].
     pub fn transfer(&self, layout: ExternalLayout) -> Result<Transfer, GpuError> {
         use BindingKind::{Read, Uniform, Write};
         self.maker.check()?;
@@ -82,11 +79,6 @@ impl KvCache {
     /// Blocks that no pair names stay as they are. All tokens of a block are converted, also those that the other engine
     /// has not written. Two pairs with one destination overwrite each other in no certain order; that is for the engine
     /// to avoid.
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for a layer or a block that does not exist, a transfer of another cache, or a buffer that is
-    /// too small, not aligned, shared or without its usage; [`GpuError::Plan`] or [`GpuError::Device`] for more pairs than
-    /// a dispatch serves or a binding holds, and for a device that is out of memory or lost. Nothing is recorded then.
     pub fn import_pool(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -102,9 +94,6 @@ impl KvCache {
     ///
     /// Blocks that no pair names stay as they are. Slots that were never written come out as whatever their bits mean,
     /// NaN perhaps: the lengths tell which they are. 16-bit elements are rounded to nearest even.
-    ///
-    /// # Errors
-    /// As [`import_pool`](Self::import_pool).
     pub fn export_pool(
         &self,
         pass: &mut wgpu::ComputePass<'_>,

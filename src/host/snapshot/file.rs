@@ -62,9 +62,6 @@ impl Snapshot {
     }
 
     /// The snapshot as bytes.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
     pub fn to_bytes(&self) -> Result<Vec<u8>, SnapshotError> {
         let mut bytes = Vec::new();
         self.write(&mut bytes)?;
@@ -72,9 +69,6 @@ impl Snapshot {
     }
 
     /// Writes a file; an older one stays until the new one is complete. See [`AtomicFile`].
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
     pub fn save(&self, path: &Path) -> Result<(), SnapshotError> {
         let mut file = AtomicFile::create(path).map_err(SnapshotError::io("create"))?;
         self.write(&mut file)?;
@@ -127,17 +121,11 @@ impl Snapshot {
     }
 
     /// Reads a snapshot from bytes.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SnapshotError> {
         Self::read(bytes, bytes.len() as u64)
     }
 
     /// Reads a file of at most `max_bytes`.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub fn load(path: &Path, max_bytes: u64) -> Result<Self, SnapshotError> {
         let file = File::open(path).map_err(SnapshotError::io("open"))?;
         Self::read(BufReader::new(file), max_bytes)
