@@ -7,8 +7,6 @@ mod blocks;
 
 pub use blocks::{InvariantError, ManagerError, PoolError, PreemptError, ReserveError};
 
-use crate::formats::KvDtype;
-
 /// A [`CacheConfig`](crate::config::CacheConfig) that describes no possible cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -121,8 +119,8 @@ pub enum FormatError {
         "a row of {elements} elements in {format} takes {needed} words, but {given} were given; pass exactly as many"
     )]
     RowWords {
-        /// The storage format.
-        format: KvDtype,
+        /// The name of the storage format.
+        format: &'static str,
         /// Elements of the row.
         elements: usize,
         /// Words given.

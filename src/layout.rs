@@ -12,9 +12,11 @@
 //!
 //! What a unit holds is told in [`formats`](crate::formats).
 
-use crate::blocks::BlockId;
-use crate::config::{CacheConfig, KvDtype};
+mod check;
+
 use crate::error::LayoutError;
+use crate::formats::KvDtype;
+use crate::ids::BlockId;
 
 /// Bytes of one unit, the granule of all loads and stores of K and V.
 pub const UNIT_BYTES: u64 = 16;
@@ -25,7 +27,7 @@ pub const SKIP_SLOT: u32 = u32::MAX;
 /// A head shard stays below 2^32 bytes whatever the device offers: byte offsets wrap there on some of them.
 const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
-/// The checked shape of a cache; made by [`CacheConfig::layout`].
+/// The checked shape of a cache; made by [`CacheConfig::layout`](crate::config::CacheConfig::layout).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     num_layers: u32,
@@ -42,27 +44,6 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// The shape of one block; the caller has checked the fields and sets the size of the pool next.
-    pub(crate) fn without_pool(config: &CacheConfig) -> Self {
-        Self {
-            num_layers: config.num_layers,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            v_head_dim: config.v_head_dim.unwrap_or(config.head_dim),
-            kv_dtype: config.kv_dtype,
-            paged: config.paged,
-            block_size: if config.paged { config.block_size } else { config.max_seq_len },
-            num_blocks: 0,
-            max_seq_len: config.max_seq_len,
-            max_sequences: config.max_sequences,
-        }
-    }
-
-    /// The caller has checked that slots and bytes of the whole pool can be counted.
-    pub(crate) fn set_num_blocks(&mut self, num_blocks: u32) {
-        self.num_blocks = num_blocks;
-    }
-
     /// Layers that keep K and V.
     pub fn num_layers(&self) -> u32 {
         self.num_layers

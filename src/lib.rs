@@ -52,6 +52,7 @@ pub mod error;
 pub mod formats;
 pub mod gpu;
 pub mod host;
+mod ids;
 pub mod layout;
 pub mod plan;
 pub mod reference;

@@ -279,6 +279,15 @@ impl CacheManager {
         self.store.events.take()
     }
 
+    /// Appends to `out` the blocks that were given back since the last call, are still free and cannot be found in the
+    /// prefix cache; from now on they are taken to be clear.
+    ///
+    /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
+    /// [clears freed blocks](ManagerOptions::clear_freed).
+    pub fn take_clears(&mut self, out: &mut Vec<BlockId>) {
+        self.store.take_clears(out);
+    }
+
     /// Blocks that a sequence owns before it has tokens.
     fn first_blocks(&self) -> u32 {
         u32::from(!self.layout.paged())

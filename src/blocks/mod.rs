@@ -8,14 +8,13 @@
 //! the prefix cache, and whoever writes into a block that others can see gets a copy first.
 
 mod events;
-mod ids;
 mod manager;
 mod pool;
 mod prefix;
 mod table;
 
+pub use crate::ids::{BlockId, RELEASED, SeqId};
 pub use events::BlockEvent;
-pub use ids::{BlockId, RELEASED, SeqId};
 pub use manager::{
     CacheManager, CacheStats, Imported, ManagerOptions, PreemptMethod, Rank, SequenceRecord, StepGuard, Victim,
 };

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::ConfigError;
 
 fn config() -> CacheConfig {
     CacheConfig::new(2, 4, 64).with_num_blocks(100)

@@ -1,7 +1,7 @@
 //! What can go wrong with blocks, sequences and steps.
 
-use crate::blocks::{BlockId, SeqId};
 use crate::error::PlanError;
+use crate::ids::{BlockId, SeqId};
 
 /// A request that the [`BlockPool`](crate::blocks::BlockPool) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -107,7 +107,7 @@ fn scale_at(format: KvDtype, scales: &[u32], unit: usize) -> u32 {
 fn check(format: KvDtype, elements: usize, words: usize) -> Result<usize, FormatError> {
     let needed = row_words(format, elements);
     if words != needed {
-        return Err(FormatError::RowWords { format, elements, given: words, needed });
+        return Err(FormatError::RowWords { format: format.name(), elements, given: words, needed });
     }
     Ok(UNIT_WORDS * format.data_units(dim(elements)) as usize)
 }

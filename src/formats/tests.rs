@@ -220,7 +220,7 @@ fn words_of_another_length_are_refused_and_left_alone() {
     for format in KvDtype::ALL {
         let needed = 4 * format.row_units(40) as usize;
         for given in [0, needed - 1, needed + 4] {
-            let error = FormatError::RowWords { format, elements: 40, given, needed };
+            let error = FormatError::RowWords { format: format.name(), elements: 40, given, needed };
             let mut words = vec![7; given];
             assert_eq!(encode_row(format, &[1.0; 40], &mut words), Err(error));
             assert_eq!(words, vec![7; given]);

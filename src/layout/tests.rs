@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::CacheConfig;
 
 fn layout(num_kv_heads: u32, head_dim: u32, format: KvDtype, num_blocks: u32) -> KvLayout {
     CacheConfig::new(1, num_kv_heads, head_dim).with_kv_dtype(format).with_num_blocks(num_blocks).layout().unwrap()

@@ -111,6 +111,14 @@ impl Store {
         }
     }
 
+    /// Appends the blocks that were given back since the last call, are free and cannot be found by what they hold.
+    pub(super) fn take_clears(&mut self, out: &mut Vec<BlockId>) {
+        let found = |block| self.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block));
+        if let Some(clears) = &mut self.clears {
+            clears.take(out, |block| self.pool.ref_count(block) == Ok(0) && !found(block));
+        }
+    }
+
     /// Ends all registrations; every block is free.
     pub(super) fn reset(&mut self) {
         let Some(prefix) = &mut self.prefix else {

@@ -1,6 +1,6 @@
 //! Which blocks still hold what earlier owners left there.
 
-use crate::blocks::{BlockId, CacheManager};
+use crate::blocks::BlockId;
 
 /// What is known of one block.
 #[derive(Clone, Copy, Debug)]
@@ -44,25 +44,13 @@ impl Clears {
     pub(super) fn is_stale(&self, block: BlockId) -> bool {
         self.states[block.index()].stale
     }
-}
 
-impl CacheManager {
-    /// Appends to `out` the blocks that were given back since the last call, are still free and cannot be found in the
-    /// prefix cache; from now on they are taken to be clear.
-    ///
-    /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
-    /// [clears freed blocks](crate::blocks::ManagerOptions::clear_freed).
-    pub fn take_clears(&mut self, out: &mut Vec<BlockId>) {
-        let store = &mut self.store;
-        let Some(clears) = &mut store.clears else {
-            return;
-        };
-        for block in clears.queue.drain(..) {
-            let state = &mut clears.states[block.index()];
+    /// Appends the queued blocks that are still `unused`, and takes them to be clear from now on.
+    pub(super) fn take(&mut self, out: &mut Vec<BlockId>, unused: impl Fn(BlockId) -> bool) {
+        for block in self.queue.drain(..) {
+            let state = &mut self.states[block.index()];
             state.queued = false;
-            let free = store.pool.ref_count(block) == Ok(0);
-            let cached = store.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block));
-            if free && !cached {
+            if unused(block) {
                 state.stale = false;
                 out.push(block);
             }
