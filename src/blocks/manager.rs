@@ -16,10 +16,8 @@ mod window;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use crate::blocks::events::{BlockEvent, EventLog};
-use crate::blocks::prefix::PrefixIndex;
-use crate::blocks::{BlockId, BlockPool, BlockTables, Domain, SeqId};
-use crate::error::{ManagerError, PoolError};
+use crate::blocks::{BlockEvent, BlockId, BlockTables, Domain, SeqId};
+use crate::error::ManagerError;
 use crate::layout::KvLayout;
 
 pub use self::export::{Imported, SequenceRecord};
@@ -29,7 +27,6 @@ pub use self::stats::CacheStats;
 pub use self::step::StepGuard;
 
 use self::block_store::Store;
-use self::clear::Clears;
 use self::reserve::Extension;
 use self::step::OpenStep;
 use self::window::Window;
@@ -137,14 +134,14 @@ impl CacheManager {
             return Err(ManagerError::NotPaged);
         }
         let window = Window::widest(options)?.filter(|_| layout.paged());
-        let pool = BlockPool::new(layout.num_blocks())?;
+        let store = Store::new(layout, options)?;
         let (rows, columns) = (layout.max_sequences(), layout.max_blocks_per_seq());
         let per_row =
             size_of::<Sequence>() + size_of::<Option<Arc<Domain>>>() + size_of::<u32>() + size_of::<Extension>();
         let bytes = u64::from(rows) * (4 * u64::from(columns) + per_row as u64);
-        let no_memory = |bytes| ManagerError::HostMemory { bytes };
+        let no_memory = ManagerError::HostMemory { bytes };
 
-        let tables = BlockTables::new(rows, columns).ok_or(no_memory(bytes))?;
+        let tables = BlockTables::new(rows, columns).ok_or(no_memory)?;
         let mut sequences = Vec::new();
         let mut domains = Vec::new();
         let mut free_rows = Vec::new();
@@ -154,19 +151,14 @@ impl CacheManager {
             .and_then(|()| domains.try_reserve_exact(rows as usize))
             .and_then(|()| free_rows.try_reserve_exact(rows as usize))
             .and_then(|()| step.extensions.try_reserve_exact(rows as usize))
-            .map_err(|_| no_memory(bytes))?;
+            .map_err(|_| no_memory)?;
         sequences.resize(rows as usize, Sequence::default());
         domains.resize(rows as usize, None);
         free_rows.extend((0..rows).rev());
 
-        let num_blocks = layout.num_blocks();
-        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash);
-        let prefix = options.prefix_cache.then(index).transpose().map_err(no_memory)?;
-        let clears = options.clear_freed.then(|| Clears::new(num_blocks)).transpose().map_err(no_memory)?;
-        let events = EventLog::new(options.events);
         Ok(Self {
             layout: layout.clone(),
-            store: Store { pool, prefix, clears, events, cached: 0, evicted: Vec::new() },
+            store,
             tables,
             sequences,
             domains,
@@ -194,17 +186,17 @@ impl CacheManager {
 
     /// Blocks in the pool.
     pub fn num_blocks(&self) -> u32 {
-        self.store.pool.num_blocks()
+        self.store.pool().num_blocks()
     }
 
     /// Blocks that nobody owns; those of an open step are owned already.
     pub fn num_free_blocks(&self) -> u32 {
-        self.store.pool.num_free()
+        self.store.pool().num_free()
     }
 
     /// The free blocks in the order in which they would be taken.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.store.pool.free_blocks()
+        self.store.pool().free_blocks()
     }
 
     /// Living sequences.
@@ -232,9 +224,8 @@ impl CacheManager {
     /// [`PoolError::OutOfBlocks`](crate::error::PoolError::OutOfBlocks) where the cache is contiguous.
     pub fn create_sequence(&mut self) -> Result<SeqId, ManagerError> {
         let num_blocks = self.first_blocks();
-        if !self.free_rows.is_empty() && num_blocks > self.store.pool.num_free() {
-            let (free, total) = (self.store.pool.num_free(), self.store.pool.num_blocks());
-            return Err(PoolError::OutOfBlocks { needed: num_blocks.into(), free, total }.into());
+        if !self.free_rows.is_empty() && num_blocks > self.store.pool().num_free() {
+            return Err(self.store.pool().out_of_blocks(num_blocks.into()).into());
         }
         let seq = self.add_row()?;
         self.store.allocate(&mut self.tables.row_mut(seq.index())[..num_blocks as usize]);
@@ -276,7 +267,7 @@ impl CacheManager {
     /// Takes the changes of the prefix cache since the last call; none unless the manager keeps
     /// [`events`](ManagerOptions::events), which then grow until they are taken.
     pub fn take_events(&mut self) -> Vec<BlockEvent> {
-        self.store.events.take()
+        self.store.take_events()
     }
 
     /// Appends to `out` the blocks that were given back since the last call, are still free and cannot be found in the
@@ -301,7 +292,7 @@ impl CacheManager {
         self.num_sequences += 1;
         // Ranks of imported sequences may come from anywhere.
         self.arrivals = self.arrivals.saturating_add(1);
-        if self.store.prefix.is_some() {
+        if self.store.prefix().is_some() {
             self.domains[row as usize] = Some(Arc::clone(&self.no_domain));
         }
         let state = &mut self.sequences[row as usize];

@@ -227,7 +227,7 @@ impl BlockPool {
         })
     }
 
-    fn out_of_blocks(&self, needed: u64) -> PoolError {
+    pub(crate) fn out_of_blocks(&self, needed: u64) -> PoolError {
         PoolError::OutOfBlocks { needed, free: self.num_free, total: self.num_blocks() }
     }
 

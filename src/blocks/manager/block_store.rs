@@ -1,26 +1,63 @@
 //! The pool together with what is remembered of its blocks' content: the one place where blocks change hands.
 
+use std::sync::Arc;
+
 use crate::blocks::events::{BlockEvent, EventLog};
 use crate::blocks::manager::clear::Clears;
 use crate::blocks::prefix::PrefixIndex;
-use crate::blocks::{BlockId, BlockPool};
+use crate::blocks::{BlockId, BlockPool, Domain, ManagerOptions};
+use crate::error::ManagerError;
+use crate::layout::KvLayout;
 
 /// Blocks and their content.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) pool: BlockPool,
+    pool: BlockPool,
     /// Absent where prefixes are not cached.
-    pub(super) prefix: Option<PrefixIndex>,
+    prefix: Option<PrefixIndex>,
     /// Absent where freed blocks are not cleared.
-    pub(super) clears: Option<Clears>,
-    pub(super) events: EventLog,
+    clears: Option<Clears>,
+    events: EventLog,
     /// Free blocks that can still be found by what they hold.
-    pub(super) cached: u32,
+    cached: u32,
     /// Blocks whose registration the open step has ended, in this order; the index forgets them at the commit.
-    pub(super) evicted: Vec<BlockId>,
+    evicted: Vec<BlockId>,
 }
 
 impl Store {
+    /// All blocks are free, and hold nothing that can be found.
+    pub(super) fn new(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
+        let num_blocks = layout.num_blocks();
+        let no_memory = |bytes| ManagerError::HostMemory { bytes };
+        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash);
+        Ok(Self {
+            pool: BlockPool::new(num_blocks)?,
+            prefix: options.prefix_cache.then(index).transpose().map_err(no_memory)?,
+            clears: options.clear_freed.then(|| Clears::new(num_blocks)).transpose().map_err(no_memory)?,
+            events: EventLog::new(options.events),
+            cached: 0,
+            evicted: Vec::new(),
+        })
+    }
+
+    /// For reading; owners change only here.
+    pub(super) fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// For reading; registrations and tokens change only here.
+    pub(super) fn prefix(&self) -> Option<&PrefixIndex> {
+        self.prefix.as_ref()
+    }
+
+    pub(super) fn num_cached(&self) -> u32 {
+        self.cached
+    }
+
+    pub(super) fn evicted(&self) -> &[BlockId] {
+        &self.evicted
+    }
+
     pub(super) fn is_registered(&self, block: BlockId) -> bool {
         self.prefix.as_ref().is_some_and(|prefix| prefix.is_registered(block))
     }
@@ -101,6 +138,44 @@ impl Store {
         }
     }
 
+    /// Adds an owner to blocks in use.
+    pub(super) fn retain_all(&mut self, blocks: &[BlockId]) {
+        self.pool.retain_all(blocks);
+    }
+
+    /// Notes that an owner of a block lets go of it when the open step is committed.
+    pub(super) fn leave(&mut self, block: BlockId) {
+        self.pool.leave(block);
+    }
+
+    /// Takes back [`leave`](Self::leave).
+    pub(super) fn stay(&mut self, block: BlockId) {
+        self.pool.stay(block);
+    }
+
+    /// Notes the tokens of a block from `within` on; those of a registered block are known already.
+    pub(super) fn note_tokens(&mut self, block: BlockId, within: usize, ids: &[u32]) {
+        if let Some(prefix) = self.prefix.as_mut().filter(|prefix| !prefix.is_registered(block)) {
+            prefix.tokens_mut(block)[within..][..ids.len()].copy_from_slice(ids);
+        }
+    }
+
+    /// Gives a copy of a block the first tokens of its source.
+    pub(super) fn copy_tokens(&mut self, source: BlockId, target: BlockId, count: usize) {
+        if let Some(prefix) = &mut self.prefix {
+            prefix.copy_tokens(source, target, count);
+        }
+    }
+
+    /// Makes a full block findable behind the block `before`.
+    pub(super) fn register(&mut self, block: BlockId, before: Option<BlockId>, domain: &Arc<Domain>) {
+        if let Some(prefix) = self.prefix.as_mut().filter(|prefix| !prefix.is_registered(block)) {
+            prefix.register(block, before, domain);
+            let parent = before.map(|before| prefix.key(before));
+            self.events.push(|| BlockEvent::Stored { block, key: prefix.key(block), parent });
+        }
+    }
+
     /// Ends the registration of a block in use, whose tokens were truncated away.
     pub(super) fn withdraw(&mut self, block: BlockId) {
         if let Some(prefix) = &mut self.prefix
@@ -109,6 +184,20 @@ impl Store {
             self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
             prefix.withdraw(block);
         }
+    }
+
+    pub(super) fn take_events(&mut self) -> Vec<BlockEvent> {
+        self.events.take()
+    }
+
+    /// Whether blocks to clear are listed at all.
+    pub(super) fn lists_clears(&self) -> bool {
+        self.clears.is_some()
+    }
+
+    /// Whether a block that is handed out holds what an earlier owner left there.
+    pub(super) fn needs_clear(&self, block: BlockId) -> bool {
+        self.clears.as_ref().is_some_and(|clears| clears.is_stale(block)) && self.pool.leaving(block) == 0
     }
 
     /// Appends the blocks that were given back since the last call, are free and cannot be found by what they hold.
@@ -121,11 +210,8 @@ impl Store {
 
     /// Ends all registrations; every block is free.
     pub(super) fn reset(&mut self) {
-        let Some(prefix) = &mut self.prefix else {
-            return;
-        };
         for block in (0..self.pool.num_blocks()).map(BlockId::of_pool) {
-            if prefix.is_registered(block) {
+            if let Some(prefix) = self.prefix.as_mut().filter(|prefix| prefix.is_registered(block)) {
                 prefix.unlink(block);
                 prefix.forget(block);
                 if let Some(clears) = &mut self.clears {
@@ -134,5 +220,12 @@ impl Store {
             }
         }
         self.cached = 0;
+        self.events.push(|| BlockEvent::Cleared);
+    }
+
+    /// What the tests of the checks spoil.
+    #[cfg(test)]
+    pub(super) fn parts(&mut self) -> (&mut Option<PrefixIndex>, &mut u32, &mut Vec<BlockId>) {
+        (&mut self.prefix, &mut self.cached, &mut self.evicted)
     }
 }

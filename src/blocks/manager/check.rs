@@ -9,8 +9,8 @@ impl CacheManager {
     /// Looks for any inconsistency, in time and memory in proportion to the pool: for tests, and for engines that would
     /// rather stop than serve a wrong block.
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
-        self.store.pool.check_invariants()?;
-        let mut owners = vec![0_u32; self.store.pool.num_blocks() as usize];
+        self.store.pool().check_invariants()?;
+        let mut owners = vec![0_u32; self.store.pool().num_blocks() as usize];
         let mut live = 0;
         for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
             live += 1;
@@ -37,8 +37,12 @@ impl CacheManager {
             if stored != counted {
                 return Err(InvariantError::Owners { block, stored, counted });
             }
-            if self.store.pool.leaving(block) != leaving {
-                return Err(InvariantError::Owners { block, stored: self.store.pool.leaving(block), counted: leaving });
+            if self.store.pool().leaving(block) != leaving {
+                return Err(InvariantError::Owners {
+                    block,
+                    stored: self.store.pool().leaving(block),
+                    counted: leaving,
+                });
             }
         }
         let counter = |name, stored: u32, counted: u32| match stored == counted {
@@ -82,17 +86,21 @@ impl CacheManager {
         &self,
         counter: impl Fn(&'static str, u32, u32) -> Result<(), InvariantError>,
     ) -> Result<(), InvariantError> {
-        let evicted = &self.store.evicted;
-        let Some(prefix) = &self.store.prefix else {
-            return counter("cached blocks", self.store.cached, 0).and(counter("evictions", evicted.len() as u32, 0));
+        let evicted = self.store.evicted();
+        let Some(prefix) = self.store.prefix() else {
+            return counter("cached blocks", self.store.num_cached(), 0).and(counter(
+                "evictions",
+                evicted.len() as u32,
+                0,
+            ));
         };
         if !self.step.is_open() {
             counter("evictions of no step", evicted.len() as u32, 0)?;
         }
         prefix.check_invariants(evicted)?;
         let findable = |&block: &BlockId| prefix.is_registered(block) && self.store.is_free(block);
-        let cached = (0..self.store.pool.num_blocks()).map(BlockId::of_pool).filter(findable).count() as u32;
-        counter("cached blocks", self.store.cached, cached)?;
+        let cached = (0..self.store.pool().num_blocks()).map(BlockId::of_pool).filter(findable).count() as u32;
+        counter("cached blocks", self.store.num_cached(), cached)?;
         let mut keys = prefix.key_maker();
         for (row, state) in self.sequences.iter().enumerate().filter(|(_, state)| state.live) {
             let Some(domain) = &self.domains[row] else {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::manager::Rank;
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
-use crate::error::{ManagerError, PoolError};
+use crate::error::ManagerError;
 
 /// What there is to know about a sequence, its K and V apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ impl CacheManager {
         let state = self.idle(seq)?;
         let used = &self.tables.row(seq.index())[..state.num_blocks as usize];
         let complete = state.known == state.len && state.released == 0;
-        let tokens = self.store.prefix.as_ref().filter(|_| complete).map(|prefix| {
+        let tokens = self.store.prefix().filter(|_| complete).map(|prefix| {
             let all = used.iter().flat_map(|&block| prefix.tokens(block));
             all.copied().take(state.len as usize).collect()
         });
@@ -70,9 +70,9 @@ impl CacheManager {
         if records.len() > self.free_rows.len() {
             return Err(ManagerError::TooManySequences { limit: self.layout.max_sequences() });
         }
-        let (needed, free) = (numbers.len() as u64, self.store.pool.num_free());
-        if needed > free.into() {
-            return Err(PoolError::OutOfBlocks { needed, free, total: self.store.pool.num_blocks() }.into());
+        let needed = numbers.len() as u64;
+        if needed > self.store.pool().num_free().into() {
+            return Err(self.store.pool().out_of_blocks(needed).into());
         }
 
         let mut taken = vec![BlockId::default(); numbers.len()];
@@ -96,18 +96,18 @@ impl CacheManager {
         }
         let used = &entries[..record.blocks.len()];
         let released = used.iter().take_while(|&&block| block == RELEASED).count();
-        self.store.pool.retain_all(&used[released..]);
+        self.store.retain_all(&used[released..]);
         let state = &mut self.sequences[row as usize];
         state.len = record.len;
         state.num_blocks = record.blocks.len() as u32;
         state.released = released as u32;
         state.rank = record.rank;
         self.arrivals = self.arrivals.max(record.rank.arrival);
-        if let Some(prefix) = &mut self.store.prefix {
+        if self.store.prefix().is_some() {
             self.domains[row as usize] = Some(Arc::new(record.domain.clone().unwrap_or_default()));
             if let Some(tokens) = &record.tokens {
                 for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(used) {
-                    prefix.tokens_mut(block)[..tokens.len()].copy_from_slice(tokens);
+                    self.store.note_tokens(block, 0, tokens);
                 }
                 state.known = record.len;
             }

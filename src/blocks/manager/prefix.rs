@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::blocks::events::BlockEvent;
 use crate::blocks::manager::reserve::Extension;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
@@ -65,7 +64,7 @@ impl CacheManager {
         let row = seq.index();
         let domain = Arc::new(domain.clone());
         let mut found = 0;
-        if let Some(prefix) = &self.store.prefix {
+        if let Some(prefix) = self.store.prefix() {
             let found_blocks = hits(prefix, tokens, &domain, self.layout.block_size());
             for (entry, block) in self.tables.row_mut(row).iter_mut().zip(found_blocks) {
                 *entry = block;
@@ -90,7 +89,7 @@ impl CacheManager {
     ///
     /// Nothing is held: the answer is good until something changes.
     pub fn cached_tokens(&self, tokens: &[u32], domain: &Domain) -> u32 {
-        let Some(prefix) = &self.store.prefix else {
+        let Some(prefix) = self.store.prefix() else {
             return 0;
         };
         let columns = self.layout.max_blocks_per_seq() as usize;
@@ -106,8 +105,9 @@ impl CacheManager {
         if self.step.is_open() || self.free_rows.is_empty() || len > self.layout.max_seq_len() {
             return false;
         }
-        let (mut needed, mut free) = (self.layout.blocks_for(len).max(self.first_blocks()), self.store.pool.num_free());
-        if let Some(prefix) = &self.store.prefix {
+        let (mut needed, mut free) =
+            (self.layout.blocks_for(len).max(self.first_blocks()), self.store.pool().num_free());
+        if let Some(prefix) = self.store.prefix() {
             for block in hits(prefix, tokens, &Arc::new(domain.clone()), self.layout.block_size()) {
                 needed -= 1;
                 free -= u32::from(self.store.is_free(block));
@@ -124,12 +124,11 @@ impl CacheManager {
         if self.step.is_open() {
             return Err(ManagerError::StepOpen);
         }
-        let used = self.store.pool.num_blocks() - self.store.pool.num_free();
+        let used = self.store.pool().num_blocks() - self.store.pool().num_free();
         if used > 0 {
             return Err(ManagerError::PrefixCacheInUse { used });
         }
         self.store.reset();
-        self.store.events.push(|| BlockEvent::Cleared);
         Ok(())
     }
 
@@ -147,7 +146,7 @@ impl CacheManager {
         if ids.len() as u64 > missing.into() {
             return Err(ManagerError::TooManyTokenIds { seq, given: ids.len() as u64, missing });
         }
-        let Some(prefix) = &self.store.prefix else {
+        let Some(prefix) = self.store.prefix() else {
             return Ok(());
         };
         // In an open step the copy of a shared block has no ids yet, and may never get any.
@@ -165,7 +164,7 @@ impl CacheManager {
             }
         }
         self.note_tokens(row, ids, copied);
-        if self.store.evicted.is_empty() {
+        if self.store.evicted().is_empty() {
             self.register_full(row);
         }
         Ok(())
@@ -182,11 +181,8 @@ impl CacheManager {
         let known = self.sequences[row as usize].known;
         for (column, within, ids) in pieces(known, ids, self.layout.block_size()) {
             let block = self.block_of(row, column, instead);
-            if let Some(prefix) = &mut self.store.prefix
-                && block != RELEASED
-                && !prefix.is_registered(block)
-            {
-                prefix.tokens_mut(block)[within..][..ids.len()].copy_from_slice(ids);
+            if block != RELEASED {
+                self.store.note_tokens(block, within, ids);
             }
         }
         self.sequences[row as usize].known += ids.len() as u32;
@@ -206,16 +202,14 @@ impl CacheManager {
     /// whatever is known of the new ones.
     pub(super) fn copy_tokens(&mut self, extension: &Extension, source: BlockId) {
         let (len, block_size) = (self.sequences[extension.row as usize].len, self.layout.block_size());
-        if let Some(prefix) = &mut self.store.prefix {
-            let target = self.tables.row(extension.row)[(len / block_size) as usize];
-            prefix.copy_tokens(source, target, (len % block_size) as usize);
-        }
+        let target = self.tables.row(extension.row)[(len / block_size) as usize];
+        self.store.copy_tokens(source, target, (len % block_size) as usize);
     }
 
     /// Makes the full blocks of a row findable, as far as their tokens are known.
     pub(super) fn register_full(&mut self, row: u32) {
         let (seq, block_size) = (&mut self.sequences[row as usize], self.layout.block_size());
-        let (Some(prefix), Some(domain)) = (&mut self.store.prefix, &self.domains[row as usize]) else {
+        let Some(domain) = &self.domains[row as usize] else {
             return;
         };
         let table = self.tables.row(row);
@@ -226,11 +220,7 @@ impl CacheManager {
             if before == Some(RELEASED) || block == RELEASED {
                 return;
             }
-            if !prefix.is_registered(block) {
-                prefix.register(block, before, domain);
-                let parent = before.map(|before| prefix.key(before));
-                self.store.events.push(|| BlockEvent::Stored { block, key: prefix.key(block), parent });
-            }
+            self.store.register(block, before, domain);
             seq.registered += 1;
         }
     }

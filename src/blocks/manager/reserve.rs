@@ -46,7 +46,7 @@ impl CacheManager {
                 needed += u64::from(copied);
             }
         }
-        !self.step.is_open() && needed <= self.store.pool.num_free().into()
+        !self.step.is_open() && needed <= self.store.pool().num_free().into()
     }
 
     /// Columns before and after an extension, or `None` if the sequence would be too long.
@@ -74,7 +74,7 @@ impl CacheManager {
             (self.written_block(seq.index(), state, new_tokens) == Some(block)).then_some(state.len)
         });
         let (leaving, longest) = leaving.fold((0, 0), |(leaving, longest), len| (leaving + 1, len.max(longest)));
-        leaving + 1 == self.store.pool.staying(block) && longest <= len
+        leaving + 1 == self.store.pool().staying(block) && longest <= len
     }
 
     /// Whether a sequence with more than `len` tokens leaves the block in this step. If the step is abandoned, it gets the
@@ -82,7 +82,7 @@ impl CacheManager {
     fn longer_one_leaves(&self, block: BlockId, len: u32) -> bool {
         let longer =
             |extension: &Extension| extension.source == Some(block) && self.sequences[extension.row as usize].len > len;
-        self.store.pool.leaving(block) > 0 && self.step.extensions.iter().any(longer)
+        self.store.pool().leaving(block) > 0 && self.step.extensions.iter().any(longer)
     }
 
     /// Checks the requests and writes everything of the step that can fail; takes no block.
@@ -118,7 +118,7 @@ impl CacheManager {
             let source = self.written_block(row, &state, new_tokens).filter(must_copy);
             if let Some(source) = source {
                 // So that the last owner finds itself alone, and writes in place if it can.
-                self.store.pool.leave(source);
+                self.store.leave(source);
                 copies += 1;
             }
             needed += u64::from(new - old);
@@ -129,15 +129,15 @@ impl CacheManager {
                 self.step.tokens.extend_from_slice(ids);
             }
         }
-        let free = self.store.pool.num_free();
+        let free = self.store.pool().num_free();
         if needed + copies > free.into() {
             return Err(ReserveError::OutOfBlocks {
                 needed: needed + copies,
                 free,
-                total: self.store.pool.num_blocks(),
+                total: self.store.pool().num_blocks(),
             });
         }
-        let clears = if self.store.clears.is_some() { needed + self.step.extensions.len() as u64 } else { 0 };
+        let clears = if self.store.lists_clears() { needed + self.step.extensions.len() as u64 } else { 0 };
         let (requests_len, tables) = (requests.len(), 0);
         let counts = Counts { requests: requests_len, rows: tokens, slots: tokens, updates, copies, clears, tables };
         plan.prepare(&self.layout, &counts)?;
@@ -166,15 +166,10 @@ impl CacheManager {
                 seq.uploaded = seq.uploaded.min(written);
             }
             self.store.allocate(&mut used[extension.old_blocks as usize..]);
-            if let Some(clears) = &self.store.clears {
-                // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
-                let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
-                let needed = |block| clears.is_stale(block) && self.store.pool.leaving(block) == 0;
-                used[first as usize..]
-                    .iter()
-                    .filter(|&&block| needed(block))
-                    .for_each(|&block| plan.clears.push(block));
-            }
+            // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
+            let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
+            let fresh = used[first as usize..].iter().copied();
+            plan.clears.extend(fresh.filter(|&block| self.store.needs_clear(block)));
             seq.num_blocks = num_blocks;
             for column in seq.uploaded.max(seq.released)..num_blocks {
                 plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });

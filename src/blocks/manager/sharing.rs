@@ -23,7 +23,7 @@ impl CacheManager {
             return Ok(child);
         }
         self.tables.copy_row(seq.index(), row, parent.num_blocks as usize);
-        self.store.pool.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
+        self.store.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
         let state = &mut self.sequences[row as usize];
         state.len = parent.len;
         state.num_blocks = parent.num_blocks;

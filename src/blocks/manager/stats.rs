@@ -47,7 +47,7 @@ pub struct CacheStats {
 impl CacheManager {
     /// A record of the state and of what has happened so far; takes time in proportion to the sequences.
     pub fn stats(&self) -> CacheStats {
-        let pool = &self.store.pool;
+        let pool = self.store.pool();
         let used_blocks = pool.num_blocks() - pool.num_free();
         let reserved_tokens = u64::from(used_blocks) * u64::from(self.layout.block_size());
         let wasted_tokens = self.wasted_tokens();
@@ -56,7 +56,7 @@ impl CacheManager {
             num_blocks: pool.num_blocks(),
             used_blocks,
             free_blocks: pool.num_free(),
-            cached_blocks: self.store.cached,
+            cached_blocks: self.store.num_cached(),
             shared_blocks: pool.num_shared(),
             num_sequences: self.num_sequences,
             reserved_tokens,
@@ -69,7 +69,7 @@ impl CacheManager {
     }
 
     pub(super) fn note_peak(&mut self) {
-        let used = self.store.pool.num_blocks() - self.store.pool.num_free();
+        let used = self.store.pool().num_blocks() - self.store.pool().num_free();
         self.tally.peak_used_blocks = self.tally.peak_used_blocks.max(used);
     }
 
@@ -84,7 +84,7 @@ impl CacheManager {
             let not_full = &self.tables.row(row)[..state.num_blocks as usize];
             for (column, &block) in (full..).zip(not_full.iter().skip(full as usize)) {
                 let filled = state.len.saturating_sub(column * block_size);
-                match self.store.pool.staying(block) {
+                match self.store.pool().staying(block) {
                     0 | 1 => wasted += u64::from(block_size - filled),
                     _ => shared.push((block, filled)),
                 }
@@ -94,7 +94,7 @@ impl CacheManager {
         for owners in shared.chunk_by(|a, b| a.0 == b.0) {
             let (block, most_filled) = owners[owners.len() - 1];
             // An owner that is not here has filled it.
-            if self.store.pool.staying(block) as usize == owners.len() {
+            if self.store.pool().staying(block) as usize == owners.len() {
                 wasted += u64::from(block_size - most_filled);
             }
         }

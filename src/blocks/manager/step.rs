@@ -167,12 +167,12 @@ impl CacheManager {
         plan.clear();
         self.step.extensions.clear();
         self.step.tokens.clear();
-        self.step.tokens_known = tokens_known && self.store.prefix.is_some();
+        self.step.tokens_known = tokens_known && self.store.prefix().is_some();
         self.step.number += 1;
         if let Err(error) = self.plan_extensions(requests, plan) {
             tracing::debug!(%error, "refused");
             for source in self.step.extensions.iter().filter_map(|extension| extension.source) {
-                self.store.pool.stay(source);
+                self.store.stay(source);
             }
             plan.clear();
             return Err(error);
@@ -209,7 +209,7 @@ impl CacheManager {
             }
             if let Some(source) = extension.source {
                 self.copy_tokens(&extension, source);
-                self.store.pool.stay(source);
+                self.store.stay(source);
                 self.store.give_back(source);
                 self.tally.copies += 1;
             }
@@ -266,7 +266,7 @@ impl CacheManager {
             if let Some(source) = extension.source {
                 let entry = &mut used[(seq.len / self.layout.block_size()) as usize];
                 self.store.unallocate(std::mem::replace(entry, source));
-                self.store.pool.stay(source);
+                self.store.stay(source);
             }
         }
         self.step.close();

@@ -40,12 +40,12 @@ fn an_untouched_manager_passes() {
 
 #[test]
 fn a_lost_or_doubled_owner_is_found() {
-    let found = after(|cache, _| cache.store.pool.retain_all(&[BlockId::of_pool(0)]));
+    let found = after(|cache, _| cache.store.retain_all(&[BlockId::of_pool(0)]));
     assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(0), stored: 4, counted: 3 }));
     let found = after(|cache, _| cache.store.give_back(BlockId::of_pool(0)));
     assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(0), stored: 2, counted: 3 }));
     // The copy's source, of which the fork is about to let go.
-    let found = after(|cache, _| cache.store.pool.stay(BlockId::of_pool(2)));
+    let found = after(|cache, _| cache.store.stay(BlockId::of_pool(2)));
     assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(2), stored: 0, counted: 1 }));
 }
 
@@ -74,8 +74,8 @@ fn wrong_counts_are_found() {
     assert_eq!(name(after(|cache, row| cache.sequences[row].registered = 3)), "the number of cached blocks");
     assert_eq!(name(after(|cache, row| cache.domains[row] = None)), "its domain");
     assert_eq!(name(after(|cache, _| cache.num_sequences += 1)), "living sequences");
-    assert_eq!(name(after(|cache, _| cache.store.cached += 1)), "cached blocks");
-    assert_eq!(name(after(|cache, _| cache.store.evicted.push(BlockId::of_pool(1)))), "registered blocks");
+    assert_eq!(name(after(|cache, _| *cache.store.parts().1 += 1)), "cached blocks");
+    assert_eq!(name(after(|cache, _| cache.store.parts().2.push(BlockId::of_pool(1)))), "registered blocks");
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn a_broken_prefix_index_is_found() {
         Err(InvariantError::Prefix { what, .. }) => what,
         other => panic!("{other:?}"),
     };
-    let prefix = |cache: &mut CacheManager| cache.store.prefix.take().unwrap();
+    let prefix = |cache: &mut CacheManager| cache.store.parts().0.take().unwrap();
     let with = |change: fn(&mut PrefixIndex)| {
         after(|cache, _| {
             let mut index = prefix(cache);
             change(&mut index);
-            cache.store.prefix = Some(index);
+            *cache.store.parts().0 = Some(index);
         })
     };
     // The last bits of a key do not decide about its bucket.
