@@ -1,7 +1,7 @@
 // external.wgsl — pools of other engines: what a dispatch copies, and where a row of theirs lies.
 // Theirs are [blocks, BLOCK_SIZE, heads, HEAD_DIM] if TOKEN_MAJOR, [blocks, heads, BLOCK_SIZE, HEAD_DIM] otherwise; a
 // word holds EXTERNAL_PER_WORD elements, the first in its low bits. A dispatch copies K or V, and HEAD_DIM is its width.
-// Twin      src/gpu/transfer.rs: ExternalOrder, BlockPair
+// Twin      src/gpu/ops/transfer.rs: ExternalOrder, BlockPair
 // const     BLOCK_SIZE, EXTERNAL_PER_WORD, HEAD_DIM, TOKEN_MAJOR, prepended by the host
 
 struct TransferParams {

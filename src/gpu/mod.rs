@@ -31,4 +31,4 @@ pub use ops::swap::{SwapInError, SwapOut};
 pub use ops::transfer::{BlockPair, ExternalPool, Transfer};
 pub use profile::{DeviceProfile, recommended_features, recommended_limits};
 pub use step::Step;
-pub use value::{ClearValue, ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
+pub use value::{ClearValue, ExternalElement, ExternalLayout, ExternalOrder, RotaryStyle};

@@ -50,7 +50,7 @@ pub enum RotaryStyle {
 
 /// What a kernel that rotates is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RotaryShape {
+pub(crate) struct RotaryShape {
     /// Which elements form pairs.
     pub style: RotaryStyle,
     /// How many elements of a head are rotated.

@@ -1,6 +1,6 @@
 //! Files that are written whole or not at all.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,6 @@ pub struct AtomicFile {
     path: PathBuf,
     unfinished: PathBuf,
     writer: BufWriter<File>,
-    permissions: Option<Permissions>,
 }
 
 impl AtomicFile {
@@ -43,12 +42,14 @@ impl AtomicFile {
     /// Of the kind [`InvalidInput`](io::ErrorKind::InvalidInput) where there is a directory, a device or anything but a
     /// regular file; those of creating a file.
     pub fn create(path: &Path) -> io::Result<Self> {
+        // A link may lead to what has no name of its own, such as a pipe.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(not_regular());
+        }
         let path = followed(path)?;
         let permissions = match fs::metadata(&path) {
             Ok(found) if found.is_file() => Some(found.permissions()),
-            Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; give the name of a file"));
-            }
+            Ok(_) => return Err(not_regular()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -56,7 +57,14 @@ impl AtomicFile {
             // Every hasher starts from other random numbers.
             let unfinished = path.with_file_name(format!(".{:016x}.part", RandomState::new().hash_one(0)));
             match File::create_new(&unfinished) {
-                Ok(file) => return Ok(Self { path, unfinished, writer: BufWriter::new(file), permissions }),
+                Ok(file) => {
+                    let unfinished = Self { path, unfinished, writer: BufWriter::new(file) };
+                    // Before the first byte: what only its owner may read is never open to others.
+                    if let Some(permissions) = permissions {
+                        unfinished.writer.get_ref().set_permissions(permissions)?;
+                    }
+                    return Ok(unfinished);
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -74,11 +82,7 @@ impl AtomicFile {
     /// Those of writing and renaming; an older file is then as before.
     pub fn commit(mut self) -> io::Result<()> {
         self.writer.flush()?;
-        let file = self.writer.get_ref();
-        if let Some(permissions) = self.permissions.take() {
-            file.set_permissions(permissions)?;
-        }
-        file.sync_all()?;
+        self.writer.get_ref().sync_all()?;
         fs::rename(&self.unfinished, &self.path)
     }
 }
@@ -98,6 +102,10 @@ impl Drop for AtomicFile {
         // After a commit it is not there any more.
         let _ = fs::remove_file(&self.unfinished);
     }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; give the name of a file")
 }
 
 /// Where a path leads, also if nothing is there yet.

@@ -78,6 +78,25 @@ fn x06_what_others_have_or_what_was_found_stays() {
 }
 
 #[test]
+fn x06_what_a_longer_text_rests_on_stays_although_its_window_has_left_it() {
+    let layout =
+        CacheConfig::new(1, 1, 8).with_block_size(16).with_num_blocks(16).with_max_seq_len(128).layout().unwrap();
+    let options = ManagerOptions::default().with_prefix_cache(true).with_windows(&[Some(48)]);
+    let mut manager = CacheManager::with_options(&layout, &options).unwrap();
+    let (mut plan, tokens) = (StepPlan::new(Schedule::default()), text(32));
+    let first = manager.create_sequence().unwrap();
+    manager.step(&[(first, 32)], &mut plan).unwrap().commit();
+    let fork = manager.fork(first).unwrap();
+    manager.add_token_ids(first, &tokens).unwrap();
+    let longer = manager.fork(first).unwrap();
+    manager.step(&[(longer, 32)], &mut plan).unwrap().commit();
+    manager.truncate(first, 8).unwrap();
+    manager.add_token_ids(fork, &tokens).unwrap();
+    manager.check_invariants().unwrap();
+    assert_eq!(found(&manager, &tokens), 32);
+}
+
+#[test]
 fn x06_a_block_that_is_cut_off_during_a_step_stays_lost_when_the_step_is_rolled_back() {
     let (mut manager, mut plan) = caching(4);
     let (a, tokens) = (manager.create_sequence().unwrap(), text(32));

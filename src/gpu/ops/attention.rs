@@ -143,7 +143,7 @@ impl KvCache {
         attention.check_loops(self, step)?;
 
         let heads = u64::from(step.num_rows) * u64::from(attention.spec.num_q_heads);
-        let words = |dim: u32| heads * u64::from(dim) / u64::from(attention.spec.io_format.per_word());
+        let words = |dim: u32| heads.saturating_mul(dim.into()) / u64::from(attention.spec.io_format.per_word());
         let q = storage_binding("q", io.q, words(layout.head_dim()), profile)?;
         let out = storage_binding("out", io.out, words(layout.v_head_dim()), profile)?;
         let lse = match io.lse {

@@ -1,6 +1,7 @@
 //! Whole blocks on the device: copied, so that no shared one is written, and cleared, so that none shows what it held.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use crate::blocks::BlockId;
 use crate::gpu::arena::Arena;
@@ -162,7 +163,7 @@ fn check_order(copies: &[BlockCopy]) -> Result<(), ArgumentError> {
 }
 
 /// For a list of copies whose outcome would depend on their order.
-pub(crate) fn written_twice(list: &'static str, index: usize, block: BlockId) -> ArgumentError {
+pub(crate) fn written_twice(list: &'static str, index: usize, block: impl fmt::Display) -> ArgumentError {
     let problem = format!("[{index}] writes block {block}, which another entry reads or writes; make two lists of it");
     ArgumentError::new(list, problem)
 }

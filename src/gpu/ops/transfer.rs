@@ -1,5 +1,7 @@
 //! Blocks from and to the pools of other engines, converted on the device.
 
+use std::collections::HashSet;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::BlockId;
@@ -10,6 +12,7 @@ use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::value::{ExternalLayout, Identity};
 use crate::layout::KvLayout;
 
@@ -77,8 +80,7 @@ impl KvCache {
     /// [`append`](Self::append) would.
     ///
     /// Blocks that no pair names stay as they are. All tokens of a block are converted, also those that the other engine
-    /// has not written. Two pairs with one destination overwrite each other in no certain order; that is for the engine
-    /// to avoid.
+    /// has not written. Two pairs with one destination are refused: they would be torn.
     pub fn import_pool(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -120,7 +122,7 @@ impl KvCache {
         if transfer.cache != *self.identity() {
             return Err(ArgumentError::other_cache("transfer").into());
         }
-        check_pairs(pairs, pool.num_blocks, layout.num_blocks())?;
+        check_pairs(pairs, pool.num_blocks, layout.num_blocks(), direction)?;
         let shapes = sides(layout);
         let per_word = transfer.layout.element.per_word();
         let theirs = |name, slice, shape: &KvShape| {
@@ -175,7 +177,13 @@ fn sides(layout: &KvLayout) -> [KvShape; 2] {
     [kv.head_dim, kv.v_head_dim].map(|width| KvShape { head_dim: width, v_head_dim: width, ..kv })
 }
 
-fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(), ArgumentError> {
+fn check_pairs(
+    pairs: &[BlockPair],
+    num_external: u32,
+    num_own: u32,
+    direction: Direction,
+) -> Result<(), ArgumentError> {
+    let mut written = HashSet::with_capacity(pairs.len());
     for (index, pair) in pairs.iter().enumerate() {
         for (field, block, num_blocks) in [("external", pair.external, num_external), ("own", pair.own.get(), num_own)]
         {
@@ -184,6 +192,13 @@ fn check_pairs(pairs: &[BlockPair], num_external: u32, num_own: u32) -> Result<(
                     format!("[{index}].{field} is block {block}, but that pool has {num_blocks}; correct the pair");
                 return Err(ArgumentError::new("pairs", problem));
             }
+        }
+        let target = match direction {
+            Direction::Import => pair.own.get(),
+            Direction::Export => pair.external,
+        };
+        if !written.insert(target) {
+            return Err(written_twice("pairs", index, target));
         }
     }
     Ok(())
