@@ -257,7 +257,7 @@ pub enum TableError {
         /// Sequences of the batch.
         num_seqs: usize,
     },
-    /// A token lies behind the end of its sequence.
+    /// A token lies past the end of its sequence.
     #[error(
         "positions[{index}] is {position}, but sequence {seq} has {seq_len} tokens; lengths count the tokens of this step"
     )]
@@ -271,7 +271,7 @@ pub enum TableError {
         /// Tokens of that sequence.
         seq_len: u32,
     },
-    /// A slot is negative without being the padding value -1, or lies behind the pool.
+    /// A slot is negative without being the padding value -1, or lies past the pool.
     #[error("slot_mapping[{index}] is {slot}, outside 0..{num_slots}; use -1 for padding")]
     InvalidSlot {
         /// The query token.

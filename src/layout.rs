@@ -10,7 +10,7 @@
 //!        data units, head_dim elements padded to whole units, then scale units, where the format has scales
 //! ```
 //!
-//! What a unit holds is told in [`formats`](crate::formats).
+//! [`formats`](crate::formats) says what a unit holds.
 
 mod check;
 

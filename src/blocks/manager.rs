@@ -189,7 +189,7 @@ impl CacheManager {
         self.store.pool().num_blocks()
     }
 
-    /// Blocks that nobody owns; those of an open step are owned already.
+    /// Blocks without an owner; those of an open step are owned already.
     pub fn num_free_blocks(&self) -> u32 {
         self.store.pool().num_free()
     }

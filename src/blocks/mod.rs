@@ -5,7 +5,7 @@
 //! as a whole or not at all.
 //!
 //! A block may have several owners. Forks share theirs until one of them writes, equal beginnings of texts are found in
-//! the prefix cache, and whoever writes into a block that others can see gets a copy first.
+//! the prefix cache, and a sequence that writes into a block that others can see gets a copy first.
 
 mod events;
 mod manager;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use crate::blocks::BlockId;
 use crate::error::PoolError;
 
-/// How far in front of the head of the queue a block's node is fetched into the cache.
+/// How far ahead of the head of the queue a block's node is fetched into the cache.
 const LOOKAHEAD: usize = 16;
 
 /// One block: a member of the free list, or in use; a free block has neighbours, one in use has owners about to leave.

@@ -156,7 +156,7 @@ pub enum ManagerError {
         /// What it should hold, or at most hold.
         expected: u64,
     },
-    /// Records that share a block tell different stories about it.
+    /// Records that share a block disagree about it.
     #[error(
         "record {record}: block {block} is shared with record {other}, which has other tokens, another place or another domain for it"
     )]

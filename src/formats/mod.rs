@@ -13,7 +13,7 @@
 //! | `int4` | 32 | code + 8 in a nibble, codes −7 to 7 | one per unit |
 //!
 //! Codes fill a word from its low bits on: element `e` of a unit lies in word `e / n`, `n` being the codes of a word.
-//! Scale `j` is the f32 in word `j % 4` of scale unit `j / 4`. Behind the last element and the last scale, the rest of
+//! Scale `j` is the f32 in word `j % 4` of scale unit `j / 4`. Past the last element and the last scale, the rest of
 //! a unit holds codes of 0 and words of 0.
 //!
 //! A scale is the largest magnitude of its elements, times the f32 nearest to 1/127, 1/448 or 1/7. An element is the

@@ -72,7 +72,7 @@ pub fn decode_row(format: KvDtype, words: &[u32], row: &mut [f32]) -> Result<(),
 
 /// Replaces rows of `dim` elements by what the cache makes of them: encoded and decoded again.
 ///
-/// Elements behind the last whole row are a shorter row.
+/// Elements past the last whole row are a shorter row.
 pub fn round_rows(format: KvDtype, dim: usize, rows: &mut [f32]) {
     let mut words = Vec::new();
     for row in rows.chunks_mut(dim.max(1)) {

@@ -55,7 +55,7 @@ pub enum TableSource {
     /// In a buffer that stays on the device; the step only brings the entries that changed.
     #[default]
     Resident,
-    /// Behind the step's own words, because the engine keeps its tables itself.
+    /// After the step's own words, because the engine keeps its tables itself.
     Inline,
 }
 

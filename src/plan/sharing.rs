@@ -126,7 +126,7 @@ impl Sharing {
     }
 }
 
-/// Ends a run; one sequence alone is none.
+/// Ends a run; drops runs of a single sequence.
 fn close(spans: &mut Vec<u32>, lens: &mut Vec<(u32, usize)>, first: usize, splits: u32) {
     match spans.len() - first {
         0 | 1 => spans.truncate(first),

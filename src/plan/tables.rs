@@ -9,7 +9,7 @@ use crate::layout::KvLayout;
 pub enum Tables<'a> {
     /// A rectangle of block ids, as in vLLM and CANN.
     Dense {
-        /// `[num_seqs, max_blocks]` block ids, row-major. Columns behind `ceil(seq_len / block_size)` may hold anything.
+        /// `[num_seqs, max_blocks]` block ids, row-major. Columns past `ceil(seq_len / block_size)` may hold anything.
         block_table: &'a [u32],
         /// Columns of `block_table`.
         max_blocks: u32,
@@ -20,7 +20,7 @@ pub enum Tables<'a> {
     Csr {
         /// `[num_seqs + 1]` where the blocks of each sequence begin in `indices`, and where the last one's end.
         indptr: &'a [u32],
-        /// Block ids; those behind the last offset may be anything.
+        /// Block ids; those past the last offset may be anything.
         indices: &'a [u32],
         /// `[num_seqs]` tokens in the last block of each sequence, 1 to `block_size`. A sequence without blocks has no
         /// tokens, and what stands here for it is not read: some engines write 0, some a full block.

@@ -40,11 +40,11 @@ pub struct StepHeader {
     pub copies_base: u32,
     /// Blocks to clear before that.
     pub num_clears: u32,
-    /// Offset of these blocks; inline tables follow behind them.
+    /// Offset of these blocks; inline tables follow them.
     pub clears_base: u32,
 }
 
-/// The query tiles of one class; [`TILE_CLASSES`] of them stand behind the header.
+/// The query tiles of one class; [`TILE_CLASSES`] of them follow the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct TileClass {

@@ -70,7 +70,7 @@ impl Store {
         self.owners(block) == 0
     }
 
-    /// Whether a writer has to copy the block: somebody else owns it, or may find it by what it holds.
+    /// Whether a writer has to copy the block: another sequence owns it, or can find it by what it holds.
     pub(super) fn must_copy(&self, block: BlockId) -> bool {
         self.pool.staying(block) > 1 || self.is_registered(block)
     }

@@ -5,7 +5,7 @@ use crate::blocks::BlockId;
 /// What is known of one block.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// It may hold data that nobody cleared since its last owner.
+    /// It may hold data of its last owner that was not cleared.
     stale: bool,
     /// It is in the queue.
     queued: bool,

@@ -57,7 +57,7 @@ impl CacheManager {
     /// New sequences like those that were exported, all or none, in newly allocated blocks; what was shared stays shared.
     ///
     /// The caller fills the new blocks, or releases the sequences again. The prefix cache learns of them at their next
-    /// commit only, so that nobody finds blocks that were never filled.
+    /// commit only, so that no look-up finds blocks that were never filled.
     ///
     /// # Errors
     /// [`ManagerError::StepOpen`], [`ManagerError::TooManySequences`], [`ManagerError::Pool`] if too few blocks are free,

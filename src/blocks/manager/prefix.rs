@@ -198,7 +198,7 @@ impl CacheManager {
         }
     }
 
-    /// Gives an extension's copy of `source` the tokens in front of the new ones, at its commit: those that were known stay so,
+    /// Gives an extension's copy of `source` the tokens before the new ones, at its commit: those that were known stay so,
     /// whatever is known of the new ones.
     pub(super) fn copy_tokens(&mut self, extension: &Extension, source: BlockId) {
         let (len, block_size) = (self.sequences[extension.row as usize].len, self.layout.block_size());

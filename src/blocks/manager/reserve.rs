@@ -67,7 +67,7 @@ impl CacheManager {
     }
 
     /// Whether a sequence of `len` tokens would write into a shared block of theirs after all other owners, which are
-    /// among the `earlier` requests, and behind their tokens.
+    /// among the `earlier` requests, and past their tokens.
     fn writes_in_place(&self, block: BlockId, len: u32, earlier: &[(SeqId, u32)]) -> bool {
         let leaving = earlier.iter().filter_map(|&(seq, new_tokens)| {
             let state = self.sequence(seq)?;

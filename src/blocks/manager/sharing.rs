@@ -34,7 +34,7 @@ impl CacheManager {
         Ok(child)
     }
 
-    /// Cuts a sequence back to its first `len` tokens and gives back the blocks behind them, the last one first.
+    /// Cuts a sequence back to its first `len` tokens and gives back the blocks past them, the last one first.
     ///
     /// What was cut off, rejected drafts for instance, can no longer be found in the prefix cache, unless another sequence
     /// has these tokens as well, or they were found there. A cut may end inside such a block: the next append copies it first.

@@ -1,4 +1,4 @@
-//! What a manager can tell about itself.
+//! The state of a manager in numbers.
 
 use serde::{Deserialize, Serialize};
 

@@ -127,7 +127,7 @@ impl CacheManager {
     ///
     /// The rows of the plan follow the requests in their order; a request for no tokens adds none. The sequences become
     /// longer at [`commit`](Self::commit) only. Ids that are not known yet, as those of a step that is planned while the
-    /// one before it still runs, or of drafts before they are verified, are told later by
+    /// one before it still runs, or of drafts before they are verified, are given later by
     /// [`add_token_ids`](Self::add_token_ids).
     ///
     /// # Errors

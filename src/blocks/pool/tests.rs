@@ -164,7 +164,7 @@ fn broken_lists_and_counts_are_found() {
     let counter = |name, stored, counted| InvariantError::Counter { name, stored, counted };
     assert_eq!(after(|pool| pool.num_free += 1), counter("free blocks", 4, 3));
     assert_eq!(after(|pool| pool.num_shared = 0), counter("shared blocks", 0, 1));
-    // Free without being in the list: freed by nobody.
+    // Free without being in the list.
     assert_eq!(after(|pool| pool.nodes[0].refs = 0), counter("blocks without owners", 3, 4));
     // Two rings.
     let cut_off = after(|pool| {

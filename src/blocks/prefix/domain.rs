@@ -25,7 +25,7 @@ pub struct Domain {
 
 impl Domain {
     setters! {
-        /// Sets the salt of a tenant, so that nobody else finds its texts by guessing them.
+        /// Sets the salt of a tenant, so that other tenants cannot find its texts by guessing them.
         with_salt(salt: &[u8]) => Some(salt.to_vec());
         /// Sets the adapter whose weights made K and V.
         with_adapter(adapter: &[u8]) => Some(adapter.to_vec());

@@ -44,7 +44,7 @@ const UNREGISTERED: Entry = Entry { key: PrefixKey([0; 32]), parent: 0, content:
 pub(crate) struct PrefixIndex {
     /// The first block of each chain.
     buckets: Vec<u32>,
-    /// Hides from whoever chooses tokens which keys share a bucket.
+    /// Hides from those who choose tokens which keys share a bucket.
     seed: u64,
     entries: Vec<Entry>,
     /// `[num_blocks, block_size]` the token in every slot.

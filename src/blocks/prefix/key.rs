@@ -10,7 +10,7 @@ use super::Domain;
 /// The hash behind the keys: of a message of any length, 256 bits.
 pub type KeyHash = fn(&[u8]) -> [u8; 32];
 
-/// The hash that is used unless another is given: SHA-256, for nobody can make two texts collide under it.
+/// The hash that is used unless another is given: SHA-256, under which no two texts can be made to collide.
 pub fn sha256(message: &[u8]) -> [u8; 32] {
     Sha256::digest(message).into()
 }

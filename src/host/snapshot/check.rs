@@ -23,7 +23,7 @@ pub(super) fn check_shape(shape: &BlockShape) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Records whose blocks are pages, and the block that each page was. Blocks behind the last token are left out.
+/// Records whose blocks are pages, and the block that each page was. Blocks past the last token are left out.
 pub(super) fn number_pages(
     records: &[SequenceRecord],
     shape: &BlockShape,

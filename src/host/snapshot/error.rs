@@ -20,7 +20,7 @@ pub enum SnapshotError {
     },
     /// It does not begin like a snapshot.
     #[error("this is no snapshot: it begins with {found:02x?}, not with {expected:02x?}")]
-    Foreign {
+    NotASnapshot {
         /// Its first bytes.
         found: Vec<u8>,
         /// Those of a snapshot.
@@ -44,8 +44,8 @@ pub enum SnapshotError {
         /// Bytes that are there.
         given: u64,
     },
-    /// Something follows behind its end.
-    #[error("the snapshot goes on behind its end; one file holds one snapshot")]
+    /// Something follows past its end.
+    #[error("the snapshot goes on past its end; one file holds one snapshot")]
     Trailing,
     /// Its bytes are not those that were written.
     #[error("the snapshot is damaged: its checksum does not fit; copy the file again")]

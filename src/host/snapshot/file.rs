@@ -84,7 +84,7 @@ impl Snapshot {
         let prefix = take_at_most(&mut reader, PREFIX_BYTES as u64)?;
         let found = &prefix[..prefix.len().min(MAGIC.len())];
         if found.is_empty() || found != &MAGIC[..found.len()] {
-            return Err(SnapshotError::Foreign { found: found.to_vec(), expected: MAGIC });
+            return Err(SnapshotError::NotASnapshot { found: found.to_vec(), expected: MAGIC });
         }
         if prefix.len() < PREFIX_BYTES {
             let given = prefix.len() as u64;

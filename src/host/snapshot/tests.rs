@@ -80,7 +80,7 @@ fn rows_are_the_same_in_blocks_of_every_size_and_the_rest_is_zero() {
             assert_eq!((fitted.len, &fitted.tokens, &fitted.rank), (record.len, &record.tokens, &record.rank));
         }
     }
-    // Slots that nobody filled, and those of the block that was given back, hold nothing of the old pool.
+    // Slots that were never filled, and those of the block that was given back, hold nothing of the old pool.
     let (fitted, host) = snapshot.fit(&layout(16)).unwrap();
     for token in [6, 15] {
         let mut longer = fitted.clone();
@@ -127,12 +127,15 @@ fn every_damaged_byte_and_every_cut_is_noticed() {
         let error = Snapshot::from_bytes(&bytes[..len]).unwrap_err();
         let kind = matches!(
             error,
-            SnapshotError::Truncated { .. } | SnapshotError::TooLarge { .. } | SnapshotError::Foreign { .. }
+            SnapshotError::Truncated { .. } | SnapshotError::TooLarge { .. } | SnapshotError::NotASnapshot { .. }
         );
         assert!(kind, "{len}: {error}");
         // A reader that does not know how much there is.
         let error = Snapshot::read(&bytes[..len], u64::MAX).unwrap_err();
-        assert!(matches!(error, SnapshotError::Truncated { .. } | SnapshotError::Foreign { .. }), "{len}: {error}");
+        assert!(
+            matches!(error, SnapshotError::Truncated { .. } | SnapshotError::NotASnapshot { .. }),
+            "{len}: {error}"
+        );
     }
 }
 
@@ -144,7 +147,7 @@ fn foreign_newer_longer_and_larger_files_are_refused_by_name() {
         bytes[at..at + with.len()].copy_from_slice(with);
         Snapshot::read(&bytes[..], u64::MAX).unwrap_err()
     };
-    assert!(matches!(edited(0, b"GGUF"), SnapshotError::Foreign { .. }));
+    assert!(matches!(edited(0, b"GGUF"), SnapshotError::NotASnapshot { .. }));
     assert_eq!(edited(8, &[2]), SnapshotError::Version { found: 2, supported: 1 });
     assert_eq!(edited(8, &[0]), SnapshotError::Version { found: 0, supported: 1 });
     assert!(matches!(edited(12, &[255; 4]), SnapshotError::TooLarge { part: "header", .. }));
