@@ -52,9 +52,6 @@ pub fn encode_row(format: KvDtype, row: &[f32], words: &mut [u32]) -> Result<(),
 }
 
 /// Reads a row of `row.len()` elements back from its stored words, as the attention kernels do.
-///
-/// # Errors
-/// [`FormatError::RowWords`] if `words` has not the length that a row of so many elements takes.
 pub fn decode_row(format: KvDtype, words: &[u32], row: &mut [f32]) -> Result<(), FormatError> {
     let data_words = check(format, row.len(), words.len())?;
     let (units, scales) = words.split_at(data_words);

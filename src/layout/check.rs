@@ -12,9 +12,6 @@ impl CacheConfig {
     ///
     /// A contiguous cache goes through the same machinery: its blocks are `max_seq_len` tokens long and every
     /// sequence owns exactly one. Its pool has as many of them as fit into the configured tokens or bytes.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the field, its value and the limit.
     pub fn layout(&self) -> Result<KvLayout, ConfigError> {
         let heads = u64::from(MAX_LAYERS_OR_HEADS);
         let any = u64::from(u32::MAX);

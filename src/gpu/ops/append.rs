@@ -99,10 +99,6 @@ impl KvCache {
     ///
     /// These take `4 · dims` bytes for each of the cache's `max_seq_len` positions; share the appender among all layers
     /// that rotate alike.
-    ///
-    /// # Errors
-    /// [`GpuError::Spec`] for a spec that contradicts itself or the cache, [`GpuError::Device`] if the rotations exceed a
-    /// binding, or the device is out of memory or lost.
     pub fn appender(&self, spec: AppendSpec) -> Result<Appender, GpuError> {
         self.maker.check()?;
         let layout = self.layout();

@@ -62,9 +62,7 @@ impl KvCache {
 
     /// Records that whole blocks are overwritten, K and V of all layers: what a
     /// [`CacheManager`](crate::blocks::CacheManager) reports as released, or a new pool's for a test.
-    ///
-    /// # Errors
-    /// As [`copy_blocks`](Self::copy_blocks); a block may be named twice.
+    /// A block may be named twice.
     pub fn clear_blocks(
         &self,
         encoder: &mut wgpu::CommandEncoder,

@@ -113,9 +113,6 @@ impl KvCache {
     /// queue.submit([encoder.finish()]);
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for a block that does not exist, or [`GpuError::Device`]. Nothing is recorded then.
     pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[BlockId]) -> Result<SwapOut, GpuError> {
         self.maker.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
