@@ -2,6 +2,8 @@
 
 mod verify;
 
+use std::collections::HashSet;
+
 use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
@@ -9,6 +11,7 @@ use wgpu_paged_attention::gpu::{
     AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, GpuError, KvCache, Step,
 };
 use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::plan::slot_at;
 use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
 
 use super::{CaseInputs, Kind, Mode, Op, PassTimer, Sample, TimerError};
@@ -56,7 +59,10 @@ impl Case {
         let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, appender, attention, tables };
 
         let lens = inputs.lens.iter().enumerate();
-        let all: Vec<_> = lens.flat_map(|(seq, &len)| (0..len).map(move |position| (seq, position))).collect();
+        let mut all: Vec<_> = lens.flat_map(|(seq, &len)| (0..len).map(move |position| (seq, position))).collect();
+        // A block that sequences share is written once.
+        let mut written = HashSet::new();
+        all.retain(|&(seq, position)| written.insert(slot_at(&layout, &case.tables[seq], position)));
         for tokens in all.chunks(inputs.append_limit() as usize) {
             let work = case.append(tokens)?;
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
