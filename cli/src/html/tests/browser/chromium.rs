@@ -99,6 +99,8 @@ impl Browser {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tmp/page").join(test);
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).expect("the target directory can be written");
+        // Chromium opens no file whose path has `..` in it.
+        let directory = fs::canonicalize(directory).expect("the directory has just been made");
         Some(Self { program, directory })
     }
 
