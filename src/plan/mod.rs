@@ -32,8 +32,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::reach::Reach;
 use self::tiling::{Span, Tiling};
-use crate::blocks::BlockId;
 use crate::error::PlanError;
+use crate::ids::BlockId;
 use crate::layout::KvLayout;
 
 /// The most rows of one step. Queries and outputs of so many tokens would not fit any device, and a limit that is far

@@ -1,7 +1,7 @@
 //! The door for engines that keep their own block tables.
 
-use crate::blocks::BlockId;
 use crate::error::{PlanError, TableError};
+use crate::ids::BlockId;
 use crate::layout::{KvLayout, SKIP_SLOT};
 use crate::plan::{Append, Counts, StepPlan, TableSource, Tables, inline_tables_base};
 

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 
 use super::schedule::Schedule;
 use super::tiling::Span;
-use crate::blocks::RELEASED;
+use crate::ids::RELEASED;
 
 /// The first splits of a sequence, served by a tile of several.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::BlockId;
+use crate::ids::BlockId;
 
 /// Classes of query tiles: class `c` has room for `2^c` tokens.
 pub const TILE_CLASSES: usize = 5;

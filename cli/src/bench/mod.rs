@@ -9,6 +9,7 @@ pub mod figures;
 pub mod groups;
 pub mod inputs;
 pub mod lens;
+pub mod measure;
 pub mod models;
 pub mod options;
 pub mod report;

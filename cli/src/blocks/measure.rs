@@ -9,10 +9,10 @@ use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::testkit::Gpu;
 
 use super::BlockSizesError;
+use crate::bench::measure::{Band, median_band};
 use crate::bench::{
     Case, CaseError, CaseInputs, Clock, Mode, ModelShape, Op, PassTimer, Rounds, Summary, rotated_layers,
 };
-use crate::compare::{Band, median_band};
 use crate::trace::{Request, sequence_lengths};
 
 const ROUNDS: RangeInclusive<u32> = 5..=41;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{Better, Measure, Missing, median_band};
+use super::{Better, Measure, Missing};
+use crate::bench::measure::median_band;
 use crate::bench::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
 use crate::report::Adapter;
 use crate::report::fmt::number;

@@ -6,7 +6,6 @@
 
 mod bench;
 pub mod command;
-mod measure;
 mod numbers;
 mod page;
 mod pairs;
@@ -20,8 +19,7 @@ use self::row::row;
 use crate::common::Report as _;
 use crate::report::Head;
 
-pub(crate) use measure::median_band;
-pub use measure::{Band, Better, Measure, Missing};
+pub use crate::bench::measure::{Band, Better, Measure, Missing};
 pub use read::{CompareError, Recorded};
 pub use row::{Row, Verdict};
 

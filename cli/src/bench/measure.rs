@@ -1,6 +1,6 @@
 //! One number of a report, and how sure it is.
 
-use crate::bench::median;
+use crate::bench::stats::median;
 
 /// A value and the interval in which it is with a certainty of 95 %.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,7 +11,7 @@ pub struct Band {
 }
 
 impl Band {
-    pub(super) fn widened(self, share: f64) -> Self {
+    pub(crate) fn widened(self, share: f64) -> Self {
         Self { low: self.low - share * self.value, high: self.high + share * self.value, ..self }
     }
 }
@@ -45,7 +45,7 @@ pub enum Missing {
 }
 
 impl Measure {
-    pub(super) fn value(&self) -> Option<f64> {
+    pub(crate) fn value(&self) -> Option<f64> {
         match &self.outcome {
             Ok(band) => Some(band.value),
             Err(Missing::FewSamples(value, _)) => Some(*value),
@@ -55,7 +55,7 @@ impl Measure {
 }
 
 /// Fewer samples say nothing about their median: of five, all lie on one side of it once in 16 times.
-pub(super) const MIN_SAMPLES: usize = 5;
+pub(crate) const MIN_SAMPLES: usize = 5;
 const CERTAINTY: f64 = 0.95;
 /// Up to here the binomial distribution is summed up; 0.5 to this power is still a number.
 const MAX_SUMMED: usize = 1000;
