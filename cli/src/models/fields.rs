@@ -8,22 +8,15 @@ use crate::common::clip;
 pub(super) const LAYERS: &[&str] =
     &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"];
 pub(super) const Q_HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"];
-pub(super) const KV_HEADS: &[&str] =
-    &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "n_kv_head", "kv_n_heads", "num_query_groups"];
+#[rustfmt::skip]
+pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "n_kv_head",
+    "kv_n_heads", "num_query_groups", "num_attention_groups"];
 pub(super) const HEAD_DIM: &[&str] =
     &["head_dim", "d_kv", "attention_head_dim", "kv_channels", "attention_head_size", "head_size", "d_head"];
 pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "model_dim", "dim"];
-pub(super) const MAX_LEN: &[&str] = &[
-    "max_position_embeddings",
-    "n_positions",
-    "n_ctx",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-    "max_context_length",
-    "max_seq_length",
-    "model_max_length",
-];
+#[rustfmt::skip]
+pub(super) const MAX_LEN: &[&str] = &["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length",
+    "max_sequence_length", "max_context_length", "max_seq_length"];
 pub(super) const WINDOW: &[&str] = &["sliding_window", "sliding_window_size", "attention_window_size", "window_size"];
 
 const NESTED: [&str; 5] = ["text_config", "llm_config", "language_config", "thinker_config", "decoder_config"];
@@ -59,7 +52,9 @@ impl<'a> Fields<'a> {
         let attention = self.object.get(ATTENTION).and_then(Value::as_object);
         let found = |name: &&'static str| {
             let value = self.object.get(*name).or_else(|| attention?.get(*name));
-            Some((*name, value.filter(|value| !value.is_null())?))
+            // Some write a window of 0 or -1 where they have none.
+            let is_none = |value: &Value| value.is_null() || WINDOW.contains(name) && (*value == 0 || *value == -1);
+            Some((*name, value.filter(|value| !is_none(value))?))
         };
         names.iter().find_map(found)
     }

@@ -40,8 +40,9 @@ pub(super) fn read(path: &Path, max_len: Option<u32>) -> Result<Model, ModelErro
 }
 
 pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Option<u32>) -> Result<Model, ModelError> {
-    let root: Map<String, Value> = serde_json::from_slice(&without_nan(text))
-        .map_err(|source| ModelError::Json { file: file.to_owned(), source })?;
+    let text = without_nan(text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text));
+    let root: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|source| ModelError::Json { file: file.to_owned(), source })?;
     let levels = Fields::of(file, &root).levels();
     for level in &levels {
         // Some write 0 where they have none.
@@ -76,8 +77,8 @@ pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Opti
 
 fn model(fields: &Fields<'_>, family: &Family, name: String) -> Result<Model, ModelError> {
     let num_layers = fields.required(LAYERS, MAX_LAYERS_OR_HEADS)?;
-    let q_heads = fields.per_layer(Q_HEADS, MAX_Q_HEADS, num_layers)?.ok_or_else(|| fields.missing(Q_HEADS))?;
     let kinds = layers::kinds(fields, family, num_layers)?;
+    let q_heads = fields.per_layer(Q_HEADS, MAX_Q_HEADS, num_layers)?.ok_or_else(|| fields.missing(Q_HEADS))?;
     let kv_heads = kv_heads(fields, &q_heads)?;
     let kept: Vec<(u32, u32, Kind)> = (0..num_layers as usize)
         .filter(|&layer| kinds[layer] != Kind::Nothing && kv_heads[layer] > 0)
@@ -136,6 +137,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 fn kv_heads(fields: &Fields<'_>, q_heads: &[u32]) -> Result<Vec<u32>, ModelError> {
     let num_layers = q_heads.len() as u32;
+    let one_head = fields.object.get("model_type").is_some_and(|kind| kind == "falcon" || kind == "gpt_bigcode");
     let (name, kv_heads) = if let Some(blocks) = fields.list("block_configs")? {
         fields.check_len("block_configs", blocks, num_layers)?;
         let group = |(block, &q): (&Value, &u32)| match block.pointer("/attention/n_heads_in_group") {
@@ -143,8 +145,8 @@ fn kv_heads(fields: &Fields<'_>, q_heads: &[u32]) -> Result<Vec<u32>, ModelError
             Some(group) => fields.number("block_configs", group, q).map(|group| q / group),
         };
         ("block_configs", blocks.iter().zip(q_heads).map(group).collect::<Result<_, _>>()?)
-    } else if (fields.flag("multi_query", false)? && !fields.flag("new_decoder_architecture", false)?)
-        || fields.get(&["attn_type"]).is_some_and(|(_, kind)| kind == "multiquery_attention")
+    } else if (fields.flag("multi_query", one_head)? && !fields.flag("new_decoder_architecture", false)?)
+        || fields.get(&["attn_type", "attention_head_type"]).is_some_and(|(_, kind)| shown(kind).contains("multiquery"))
     {
         // One head for all queries, whatever `num_kv_heads` says.
         return Ok(vec![1; q_heads.len()]);
@@ -175,21 +177,17 @@ fn head_dim(fields: &Fields<'_>, q_heads: u32) -> Result<u32, ModelError> {
     Ok(hidden / q_heads)
 }
 
-/// The longest context, rotations that stretch it included. Where layers have windows, or the length before the stretching
-/// is given, `max_position_embeddings` is that after it. 0 where the file does not tell.
+/// The longest context, 0 where the file does not tell. Two kinds of rotation stretch what it gives, unless layers have
+/// windows or the length before the stretching is there; what it gives beside other kinds is final.
 fn max_seq_len(fields: &Fields<'_>, windowed: bool) -> Result<u32, ModelError> {
-    let Some(given) = fields.count(MAX_LEN, MAX_SEQ_LEN)? else { return Ok(0) };
+    let longest = fields.count(&["model_max_length"], MAX_SEQ_LEN)?;
+    let Some(given) = longest.or(fields.count(MAX_LEN, MAX_SEQ_LEN)?) else { return Ok(0) };
     let scaling = fields.get(&["rope_scaling", "rope_parameters"]).and_then(|(_, scaling)| scaling.as_object());
     let stretched = scaling.and_then(|scaling| {
-        let kind = scaling.get("rope_type").or_else(|| scaling.get("type"))?.as_str()?;
-        let factor = scaling.get("factor")?.as_f64()?;
-        let original = scaling.get("original_max_position_embeddings").and_then(Value::as_u64);
-        let base = match original {
-            Some(original) => original as f64,
-            None if ["linear", "dynamic", "yarn"].contains(&kind) && !windowed => given.into(),
-            None => return None,
-        };
-        Some((base * factor).clamp(0.0, MAX_SEQ_LEN.into()) as u32)
+        let kind = scaling.get("rope_type").or_else(|| scaling.get("type"))?;
+        let original = scaling.get("original_max_position_embeddings").and_then(Value::as_f64);
+        let base = original.or((!windowed).then_some(given.into())).filter(|_| kind == "yarn" || kind == "dynamic")?;
+        Some((base * scaling.get("factor")?.as_f64()?).clamp(0.0, MAX_SEQ_LEN.into()) as u32)
     });
     Ok(stretched.unwrap_or(0).max(given))
 }

@@ -14,10 +14,17 @@ pub(super) enum Kind {
 
 /// Lists of a word for every layer.
 const WORDS: [&str; 4] = ["layer_types", "layers_block_type", "attention_layers", "block_types"];
-const INDICES: [&str; 4] = ["attn_layer_indices", "full_attn_idxs", "full_attention_idxs", "hybrid_layer_ids"];
+const INDICES: [&str; 5] =
+    ["attn_layer_indices", "full_attn_idxs", "full_attention_idxs", "hybrid_layer_ids", "cross_attention_layers"];
 const CHUNK: &str = "attention_chunk_size";
 /// Every so many layers one sees everything, and the others a window.
-const PATTERNS: &[&str] = &["sliding_window_pattern", "_sliding_window_pattern", "layer_switch"];
+const PATTERNS: &[&str] =
+    &["sliding_window_pattern", "_sliding_window_pattern", "layer_switch", "global_attn_every_n_layers"];
+/// Fields of models with a state instead of K and V, or with layers that only a list tells apart.
+#[rustfmt::skip]
+const UNLISTED: &[&str] = &["state_size", "ssm_cfg", "conv_kernel", "attn_mode", "expand_v", "qk_dim_factor",
+    "decay_low_rank_dim", "head_size_divisor", "rescale_every", "kv_reuse_group", "local_attention"];
+const LIST: &str = "left out; where it stands, layer_types must tell which layers keep K and V";
 
 pub(super) fn kinds(fields: &Fields<'_>, family: &Family, num_layers: u32) -> Result<Vec<Kind>, ModelError> {
     let mut kinds = match listed(fields, num_layers)? {
@@ -87,17 +94,25 @@ fn listed(fields: &Fields<'_>, num_layers: u32) -> Result<Option<Vec<Kind>>, Mod
     }
     for name in INDICES {
         let Some(list) = fields.list(name)? else { continue };
-        let is_listed = |layer: usize| list.iter().any(|index| index.as_u64() == Some(layer as u64));
-        return Ok(Some(layers.map(|layer| full_if(is_listed(layer))).collect()));
+        let crossed = name == "cross_attention_layers";
+        let mut kinds = vec![full_if(crossed); num_layers as usize];
+        for index in list {
+            let layer = index.as_u64().and_then(|layer| kinds.get_mut(usize::try_from(layer).ok()?));
+            *layer.ok_or_else(|| fields.wrong(name, index, format!("below {num_layers}")))? = full_if(!crossed);
+        }
+        return Ok(Some(kinds));
     }
-    if let Some(period) = fields.count(&["attn_layer_period"], u32::MAX)? {
-        let offset = fields.get(&["attn_layer_offset"]).and_then(|(_, offset)| offset.as_u64()).unwrap_or(0);
+    let used = [true, fields.flag("mamba_enabled", true)?, fields.flag("use_cla", false)?];
+    for (name, _) in ["attn_layer_period", "mamba_step", "cla_share_factor"].into_iter().zip(used).filter(|at| at.1) {
+        let Some(period) = fields.count(&[name], u32::MAX)? else { continue };
+        let usual = if name == "mamba_step" { u64::from(period / 2) } else { 0 };
+        let offset = fields.get(&["attn_layer_offset"]).and_then(|(_, offset)| offset.as_u64()).unwrap_or(usual);
         return Ok(Some(layers.map(|layer| full_if(layer as u64 % u64::from(period) == offset)).collect()));
     }
     if let Some(interval) = fields.count(&["full_attention_interval"], u32::MAX)? {
         return Ok(Some(layers.map(|layer| full_if((layer + 1).is_multiple_of(interval as usize))).collect()));
     }
-    Ok(None)
+    fields.get(UNLISTED).map_or(Ok(None), |(name, value)| Err(fields.wrong(name, value, LIST.to_owned())))
 }
 
 fn full_if(is_full: bool) -> Kind {

@@ -443,7 +443,8 @@ fn x17_numbers_as_python_writes_them_and_empty_ranks() {
 fn x11_the_longest_context_includes_what_stretches_it() {
     let length = |scaling: Value| parse(&with(llama(), &[("rope_scaling", scaling)])).unwrap().max_seq_len;
     assert_eq!(length(json!(null)), 8192);
-    assert_eq!(length(json!({"type": "linear", "factor": 4.0})), 32_768);
+    assert_eq!(length(json!({"type": "linear", "factor": 4.0})), 8192, "given after it");
+    assert_eq!(length(json!({"type": "dynamic", "factor": 4.0})), 32_768);
     assert_eq!(length(json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 8192})), 32_768);
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 1024});
     assert_eq!(length(llama3), 8192, "of the stretched length already");
@@ -457,6 +458,93 @@ fn x11_the_longest_context_includes_what_stretches_it() {
         untold.note.unwrap(),
         "nothing tells its longest context, so it is taken as 2048 tokens; --max-len gives another"
     );
+}
+
+#[test]
+fn x12_the_given_length_is_final_unless_a_rotation_stretches_it() {
+    let length = |config: &Value| parse(config).unwrap().max_seq_len;
+    let llama3 = json!({"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192});
+    let small = [("max_position_embeddings", json!(131_072)), ("rope_scaling", llama3)];
+    assert_eq!(length(&with(llama(), &small)), 131_072);
+    let linear = json!({"type": "linear", "factor": 4.0, "original_max_position_embeddings": 8192});
+    let coder = [("max_position_embeddings", json!(16_384)), ("rope_scaling", linear)];
+    assert_eq!(length(&with(llama(), &coder)), 16_384);
+    assert_eq!(length(&with(llama(), &[("model_max_length", json!(131_072))])), 131_072, "as in Command R");
+    let marked = format!("\u{feff}{}", llama());
+    assert_eq!(hub::parse(marked.as_bytes(), "config.json", None, None).unwrap(), parse(&llama()).unwrap());
+}
+
+#[test]
+fn x12_one_kv_head_is_what_some_kinds_have_unless_they_say_otherwise() {
+    let kv_heads = |kind: &str, changes: &[(&str, Value)]| {
+        let config = with(without(llama(), "num_key_value_heads"), &[("model_type", json!(kind))]);
+        shape(&with(config, changes)).2
+    };
+    for kind in ["falcon", "gpt_bigcode"] {
+        assert_eq!(kv_heads(kind, &[]), 1, "{kind}");
+        assert_eq!(kv_heads(kind, &[("multi_query", json!(false))]), 32, "{kind}");
+    }
+    let new = [("new_decoder_architecture", json!(true)), ("num_kv_heads", json!(8))];
+    assert_eq!(kv_heads("falcon", &new), 8);
+    assert_eq!(kv_heads("other", &[("attention_head_type", json!("multiquery"))]), 1);
+    assert_eq!(kv_heads("other", &[("attention_head_type", json!("multihead"))]), 32);
+    assert_eq!(kv_heads("step3_text", &[("num_attention_groups", json!(4))]), 4);
+}
+
+#[test]
+fn x12_models_without_attention_are_refused_by_the_field_that_says_so() {
+    let config = json!({"hidden_size": 4096, "num_heads": 128, "head_dim": 64, "num_hidden_layers": 32});
+    for (kind, field, value) in [
+        ("mamba2", "state_size", json!(128)),
+        ("mamba2", "conv_kernel", json!(4)),
+        ("xlstm", "qk_dim_factor", json!(0.5)),
+        ("rwkv7", "decay_low_rank_dim", json!(64)),
+        ("rwkv6", "rescale_every", json!(6)),
+        ("gated_deltanet", "attn_mode", json!("chunk")),
+        ("retnet", "expand_v", json!(2)),
+        ("modernbert-decoder", "local_attention", json!(128)),
+    ] {
+        let config = with(config.clone(), &[("model_type", json!(kind)), (field, value.clone())]);
+        let expected = "left out; where it stands, layer_types must tell which layers keep K and V";
+        assert_eq!(message(&config), format!("config.json: {field} is {value}, not {expected}"));
+        let listed = [("layer_types", json!(["mamba", "attention"].repeat(16)))];
+        assert_eq!(shape(&with(config, &listed)).0, 16, "{kind}");
+    }
+}
+
+#[test]
+fn x12_a_window_of_zero_or_minus_one_is_none() {
+    for none in [json!(0), json!(-1)] {
+        for kind in ["other", "mistral", "gemma2"] {
+            let config = with(llama(), &[("model_type", json!(kind)), ("sliding_window", none.clone())]);
+            assert_eq!(shape(&config).5, None, "{kind}");
+        }
+        let config = with(
+            llama(),
+            &[("model_type", json!("mpt")), ("attn_config", json!({"sliding_window_size": none.clone()}))],
+        );
+        assert_eq!(shape(&config).5, None);
+    }
+}
+
+#[test]
+fn x12_layers_that_a_field_sets_apart_are_counted_apart() {
+    let layers = |changes: &[(&str, Value)]| {
+        let of_kind = with(llama(), &[("model_type", json!("other"))]);
+        let shape = shape(&with(of_kind, changes));
+        (shape.0, shape.5)
+    };
+    assert_eq!(layers(&[("cross_attention_layers", json!([3, 8, 13, 18]))]), (28, None));
+    assert_eq!(layers(&[("mamba_step", json!(2)), ("mamba_enabled", json!(true))]), (16, None));
+    assert_eq!(layers(&[("mamba_step", json!(2)), ("mamba_enabled", json!(false))]), (32, None));
+    assert_eq!(layers(&[("use_cla", json!(true)), ("cla_share_factor", json!(2))]), (16, None));
+    assert_eq!(layers(&[("use_cla", json!(false)), ("cla_share_factor", json!(2))]), (32, None));
+    let every = [("global_attn_every_n_layers", json!(4)), ("sliding_window", json!(2048))];
+    assert_eq!(layers(&every), (32, Some((2048, 24))));
+    for name in ["attn_layer_indices", "full_attn_idxs", "cross_attention_layers"] {
+        let text = message(&with(llama(), &[("model_type", json!("other")), (name, json!([3, 40]))]));
+        assert_eq!(text, format!("config.json: {name} is 40, not below 32"));
+    }
 }
 
 proptest! {
