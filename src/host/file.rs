@@ -112,6 +112,12 @@ fn not_regular() -> io::Error {
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
+        // Such as /dev/stdout: a file that another program holds open, which a new one would not reach.
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let is_in = |root: &str| fs::canonicalize(parent).is_ok_and(|parent| parent.starts_with(root));
+        if is_in("/proc") || is_in("/dev") && !is_in("/dev/shm") {
+            return Err(not_regular());
+        }
         match fs::read_link(&path) {
             Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
             Err(_) if path.file_name().is_none() => {

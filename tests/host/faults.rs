@@ -227,6 +227,18 @@ fn x02_a_file_is_replaced_whole_and_nothing_else_is_touched() {
     for other in [Path::new("/dev/null"), &device, &directory, Path::new("/"), &directory.join("far/..")] {
         assert_eq!(replace(other, "lost").unwrap_err().kind(), io::ErrorKind::InvalidInput, "{}", other.display());
     }
+    // A name of a file that is held open leads to it, but through a device.
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+
+        let open = fs::File::open(&file).unwrap();
+        for folder in ["/dev/fd", "/proc/self/fd"] {
+            let error = replace(&Path::new(folder).join(open.as_raw_fd().to_string()), "lost").unwrap_err();
+            assert!(error.to_string().starts_with("not a regular file; "), "{error}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"three");
+    }
     assert_eq!(replace(&directory.join("none/a"), "lost").unwrap_err().kind(), io::ErrorKind::NotFound);
     let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 5, "{left:?}");

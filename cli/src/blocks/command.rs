@@ -67,7 +67,7 @@ pub struct BlocksArgs {
 }
 
 pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
-    let files = args.report.prepare()?;
+    let files = args.report.prepare(&[&args.log.trace.trace, &args.other.config])?;
     let mut sizes = args.block_size.clone();
     sizes.sort_unstable();
     sizes.dedup();

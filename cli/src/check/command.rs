@@ -33,7 +33,7 @@ pub struct CheckArgs {
 }
 
 pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
-    let files = args.tables.prepare()?;
+    let files = args.tables.prepare(&[])?;
     let gpu = args.adapter.open()?;
     let options = CheckOptions { quick: args.quick, seed: args.seed };
     let (bar, mut done) = (Progress::new(), 0);

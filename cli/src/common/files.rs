@@ -1,9 +1,9 @@
 //! Files that a report goes to: JSON, CSV, a page, plots.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use clap::Args;
 use serde::Serialize;
@@ -13,6 +13,9 @@ use wgpu_paged_attention::host::AtomicFile;
 use super::{Failure, Status, print};
 use crate::html::Page;
 use crate::report::to_json;
+
+/// Files that a command reads, which are not to be replaced.
+type Inputs<'a> = [&'a Option<PathBuf>];
 
 pub trait Report: Serialize + DeserializeOwned {
     const KIND: &'static str;
@@ -50,18 +53,18 @@ pub struct ReportArgs {
 
 impl TableArgs {
     /// Refuses what cannot be written, before any time is spent on what should go there.
-    pub fn prepare(&self) -> Result<TableFiles, Failure> {
-        let json = OutputFile::prepare("--json", self.json.as_deref())?;
-        let csv = OutputFile::prepare("--csv", self.csv.as_deref())?;
+    pub fn prepare(&self, inputs: &Inputs<'_>) -> Result<TableFiles, Failure> {
+        let json = OutputFile::prepare("--json", &self.json, inputs)?;
+        let csv = OutputFile::prepare("--csv", &self.csv, inputs)?;
         distinct([&json, &csv])?;
         Ok(TableFiles { json, csv })
     }
 }
 
 impl ReportArgs {
-    pub fn prepare(&self) -> Result<ReportFiles, Failure> {
-        let tables = self.tables.prepare()?;
-        let page = OutputFile::prepare("--report", self.report.as_deref())?;
+    pub fn prepare(&self, inputs: &Inputs<'_>) -> Result<ReportFiles, Failure> {
+        let tables = self.tables.prepare(inputs)?;
+        let page = OutputFile::prepare("--report", &self.report, inputs)?;
         distinct([&tables.json, &page])?;
         distinct([&tables.csv, &page])?;
         let svgs = self.svg.as_deref().map(prepare_directory).transpose()?;
@@ -135,6 +138,9 @@ fn failed(path: &Path, error: impl Display) -> Failure {
 }
 
 fn prepare_directory(path: &Path) -> Result<PathBuf, Failure> {
+    if path == Path::new("-") {
+        return Err(Failure::new(Status::Usage, "--svg -: stdout is taken by the table; give a directory"));
+    }
     let made = fs::create_dir_all(path).and_then(|()| AtomicFile::create(&path.join("plot.svg")));
     made.map(|_| path.to_owned())
         .map_err(|error| Failure::new(Status::Usage, format!("--svg {}: cannot be written: {error}", path.display())))
@@ -156,16 +162,22 @@ pub struct OutputFile {
 
 impl OutputFile {
     /// Refuses a path that cannot be written, before any time is spent on what should go there. `option` is what the
-    /// path was given with.
-    pub fn prepare(option: &'static str, path: Option<&Path>) -> Result<Option<Self>, Failure> {
+    /// path was given with, `inputs` what the command reads.
+    pub fn prepare(option: &'static str, path: &Option<PathBuf>, inputs: &Inputs<'_>) -> Result<Option<Self>, Failure> {
         let Some(path) = path else { return Ok(None) };
-        if path == Path::new("-") {
-            let file = Self { option, path: path.to_owned() };
-            return Err(file.refuse("stdout is taken by the table; give a file"));
-        }
         let at = |path: &Path| Self { option, path: path.to_owned() };
+        if path == Path::new("-") {
+            return Err(at(path).refuse("stdout is taken by the table; give a file"));
+        }
         match AtomicFile::create(path) {
-            Ok(file) => Ok(Some(at(&resolved(file.path())))),
+            Ok(file) => {
+                let place = resolved(file.path());
+                let is_read = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == place);
+                match inputs.iter().any(|input| input.as_ref().is_some_and(is_read)) {
+                    true => Err(at(path).refuse("the command reads this file; give another")),
+                    false => Ok(Some(at(&place))),
+                }
+            }
             Err(error) if error.kind() == ErrorKind::InvalidInput => Err(at(path).refuse(&error.to_string())),
             Err(error) => {
                 Err(at(path).refuse(&format!("cannot be written: {error}; give a file in a directory that can be")))
@@ -202,7 +214,7 @@ mod tests {
     fn writing_replaces_the_file_and_leaves_nothing_else() {
         let folder = folder("replace");
         let path = folder.join("result.json");
-        let file = OutputFile::prepare("--json", Some(&path)).unwrap().unwrap();
+        let file = OutputFile::prepare("--json", &Some(path.clone()), &[]).unwrap().unwrap();
         for text in ["first", "second"] {
             file.write(text).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -215,7 +227,7 @@ mod tests {
     fn a_failed_write_leaves_what_was_there() {
         let folder = folder("keep");
         let path = folder.join("result.json");
-        let file = OutputFile::prepare("--json", Some(&path)).unwrap().unwrap();
+        let file = OutputFile::prepare("--json", &Some(path.clone()), &[]).unwrap().unwrap();
         fs::create_dir_all(path.join("inside")).unwrap();
         let error = file.write("text").unwrap_err();
         assert!(error.message.starts_with("cannot write "), "{}", error.message);
@@ -231,19 +243,31 @@ mod tests {
         let beside = ["target.json.tmp", "link.json.tmp", ".tmp"].map(|name| folder.join(name));
         beside.iter().for_each(|file| fs::write(file, "mine").unwrap());
         std::os::unix::fs::symlink("target.json", &link).unwrap();
-        let file = OutputFile::prepare("--json", Some(&link)).unwrap().unwrap();
+        let file = OutputFile::prepare("--json", &Some(link.clone()), &[]).unwrap().unwrap();
         file.write("text").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(&target).unwrap(), "text");
         assert!(beside.iter().all(|file| fs::read_to_string(file).unwrap() == "mine"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2 + beside.len());
-        let twice = OutputFile::prepare("--csv", Some(&target)).unwrap();
+        let twice = OutputFile::prepare("--csv", &Some(target.clone()), &[]).unwrap();
         assert!(distinct([&Some(file), &twice]).unwrap_err().message.contains("--json goes there already"));
         for device in [Path::new("/dev/null"), &folder] {
-            let refusal = OutputFile::prepare("--json", Some(device)).unwrap_err();
+            let refusal = OutputFile::prepare("--json", &Some(device.to_owned()), &[]).unwrap_err();
             assert_eq!(refusal.status, Status::Usage);
             assert!(refusal.message.contains("not a regular file"), "{}", refusal.message);
         }
+        // What a command reads is never what it replaces, whatever names the two have.
+        for (output, input) in
+            [(&target, &target), (&link, &target), (&target, &link), (&folder.join("./link.json"), &link)]
+        {
+            let refusal =
+                OutputFile::prepare("--json", &Some(output.clone()), &[&None, &Some(input.clone())]).unwrap_err();
+            assert_eq!(refusal.status, Status::Usage);
+            let name = format!("--json {}: the command reads this file", output.display());
+            assert!(refusal.message.starts_with(&name), "{}", refusal.message);
+        }
+        OutputFile::prepare("--json", &Some(target.clone()), &[&Some(beside[0].clone())]).unwrap();
+        assert!(prepare_directory(Path::new("-")).unwrap_err().message.starts_with("--svg -: stdout"));
         prepare_directory(&folder).unwrap();
         assert_eq!(fs::read_to_string(&beside[2]).unwrap(), "mine");
         fs::remove_dir_all(folder).unwrap();

@@ -1,7 +1,6 @@
 //! Where output goes: the table to stdout, what happens meanwhile to stderr. Files are in `files`.
 
-use std::io;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

@@ -1,8 +1,7 @@
 //! How a command begins and ends: its adapter, its command line, Ctrl-C and the exit status.
 
 use std::io::{IsTerminal, stderr};
-use std::process;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -38,7 +38,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &CompareArgs) -> Result<Status, Failure> {
-    let files = args.tables.prepare()?;
+    let files = args.tables.prepare(&[&Some(args.a.clone()), &Some(args.b.clone())])?;
     let usage = |error: crate::compare::CompareError| Failure::new(Status::Usage, error.to_string());
     let (a, b) = (Recorded::read(&args.a).map_err(usage)?, Recorded::read(&args.b).map_err(usage)?);
     let comparison = Comparison::of(&a, &b).map_err(usage)?;

@@ -113,7 +113,7 @@ impl Device {
 }
 
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
-    let files = args.tables.prepare()?;
+    let files = args.tables.prepare(&[])?;
     let adapters: Vec<_> = adapters().iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
     let devices = Devices { schema: SCHEMA, adapters };
     if devices.adapters.is_empty() {

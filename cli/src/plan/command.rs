@@ -45,7 +45,7 @@ pub struct PlanArgs {
 }
 
 pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
-    let files = args.report.prepare()?;
+    let files = args.report.prepare(&[&args.log.trace.trace, &args.cache.other.config])?;
     let model = args.cache.model()?;
     let options = SizingOptions {
         max_seq_len: longest(&model, args.cache.max_len),

@@ -124,8 +124,9 @@ fn step_ms(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &ReplayArgs) -> Result<Status, Failure> {
-    let files = args.report.prepare()?;
-    let saved = OutputFile::prepare("--save-calibration", args.save_calibration.as_deref())?;
+    let inputs = [&args.log.trace.trace, &args.cache.other.config, &args.calibration];
+    let files = args.report.prepare(&inputs)?;
+    let saved = OutputFile::prepare("--save-calibration", &args.save_calibration, &inputs)?;
     files.apart_from(&saved)?;
     let model = args.cache.model()?;
     let options = options(args, &model);

@@ -44,6 +44,9 @@ impl TraceArgs {
             let verb = if log.skipped == 1 { "was" } else { "were" };
             eprintln!("warning: {} of {} {verb} left out", count(log.skipped, "bad row"), log.name);
         }
+        if let Some(doubt) = &log.time_doubt {
+            eprintln!("warning: {}: {doubt}", log.name);
+        }
         Ok(Some(log))
     }
 }

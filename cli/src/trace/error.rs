@@ -62,26 +62,8 @@ pub enum Problem {
 impl Problem {
     /// Whether one row is bad, so that the rows after it can still be read.
     pub(super) fn is_of_one_row(&self) -> bool {
-        match self {
-            // A table lacks a column in its header, before there are rows.
-            Self::MissingColumn(_)
-            | Self::FieldCount { .. }
-            | Self::Json(_)
-            | Self::Value { .. }
-            | Self::TooLate { .. }
-            | Self::MixedOffsets { .. }
-            | Self::Unsorted { .. }
-            | Self::TooManyIds { .. }
-            | Self::LineTooLong
-            | Self::OpenQuote => true,
-            Self::Io(_)
-            | Self::Gzip(_)
-            | Self::Empty { .. }
-            | Self::UnknownHeader { .. }
-            | Self::TooMany { .. }
-            | Self::UnclearIds { .. }
-            | Self::UnitOfDates { .. } => false,
-        }
+        let of_the_log = matches!(self, Self::Io(_) | Self::Gzip(_) | Self::Empty { .. } | Self::UnknownHeader { .. });
+        !of_the_log && !matches!(self, Self::TooMany { .. } | Self::UnclearIds { .. } | Self::UnitOfDates { .. })
     }
 }
 

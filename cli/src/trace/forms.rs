@@ -11,31 +11,18 @@ pub(super) struct Form {
     pub(super) clock: Clock,
 }
 
-const TABLES: [Form; 3] = [
-    Form {
-        time: "arrival_s",
-        prompt: "prompt_tokens",
-        output: "output_tokens",
-        ids: Some("hash_ids"),
-        clock: Clock::Named(TimeUnit::S),
-    },
-    Form { time: "TIMESTAMP", prompt: "ContextTokens", output: "GeneratedTokens", ids: None, clock: Clock::Calendar },
-    Form {
-        time: "Timestamp",
-        prompt: "Request tokens",
-        output: "Response tokens",
-        ids: None,
-        clock: Clock::Usually(TimeUnit::S),
-    },
-];
+const fn form(columns: [&'static str; 3], ids: Option<&'static str>, clock: Clock) -> Form {
+    let [time, prompt, output] = columns;
+    Form { time, prompt, output, ids, clock }
+}
 
-pub(super) const MOONCAKE: Form = Form {
-    time: "timestamp",
-    prompt: "input_length",
-    output: "output_length",
-    ids: Some("hash_ids"),
-    clock: Clock::Usually(TimeUnit::Ms),
-};
+const TABLES: [Form; 3] = [
+    form(["arrival_s", "prompt_tokens", "output_tokens"], Some("hash_ids"), Clock::Named(TimeUnit::S)),
+    form(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], None, Clock::Calendar),
+    form(["Timestamp", "Request tokens", "Response tokens"], None, Clock::Usually(TimeUnit::S)),
+];
+pub(super) const MOONCAKE: Form =
+    form(["timestamp", "input_length", "output_length"], Some("hash_ids"), Clock::Usually(TimeUnit::Ms));
 pub(super) const MOONCAKE_TOKENS_PER_ID: u32 = 512;
 /// A field of the Qwen-Bailian traces, which are otherwise of the form of Mooncake, but in seconds
 pub(super) const BAILIAN: &str = "chat_id";
@@ -51,14 +38,9 @@ pub(super) struct Columns {
 
 pub(super) fn find(header: &[&str]) -> Result<(&'static Form, Columns), Problem> {
     let at = |name: &str| header.iter().position(|column| *column == name);
-    let mut best: (usize, Option<&Form>) = (0, None);
-    for form in &TABLES {
-        let count = [form.time, form.prompt, form.output].into_iter().filter(|name| at(name).is_some()).count();
-        if count > best.0 {
-            best = (count, Some(form));
-        }
-    }
-    let Some(form) = best.1 else {
+    let count = |form: &&Form| [form.time, form.prompt, form.output].iter().filter(|name| at(name).is_some()).count();
+    // The first of several that fit as well.
+    let Some(form) = TABLES.iter().rev().max_by_key(count).filter(|form| count(form) > 0) else {
         return Err(Problem::UnknownHeader { header: clip(&header.join(",")) });
     };
     let column = |name| at(name).ok_or(Problem::MissingColumn(name));

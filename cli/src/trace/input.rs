@@ -1,7 +1,6 @@
 //! The bytes under the parsers: decompressed, line by line, no line longer than the limit.
 
-use std::io;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 

@@ -2,7 +2,7 @@
 //!
 //! Times are exact and kept in nanoseconds since the first request, 292 years of them at most. A column's name gives their
 //! unit (`arrival_s`), or `--time-unit` does; else Unix times, fractions, a `chat_id` and the load that a unit would make
-//! give it away. Dates may have an offset from UTC (`Z`, `+02:00`), all of a log or none; without, they are read as UTC.
+//! give it away; a doubt is a warning. Dates may have an offset from UTC (`Z`, `+02:00`), all of a log or none; without, they are read as UTC.
 //!
 //! Four forms are told apart by their first line:
 //!
@@ -85,18 +85,23 @@ pub struct Log {
     pub tokens_per_id: Option<u32>,
     /// In which unit the log tells the time, and how that is known; `None` for drawn requests.
     pub time: Option<(TimeUnit, String)>,
+    /// What speaks for another unit.
+    pub time_doubt: Option<String>,
 }
 
 impl Log {
     /// Arrivals and tokens per second if they are more than any device serves, as where a log is read in a wrong unit.
     pub fn overload(&self) -> Option<(f64, f64)> {
         let (last, tokens) = (self.requests.last()?.arrival_ns, self.requests.iter().map(Request::tokens).sum::<u64>());
-        let seconds = last as f64 / 1e9;
-        let (arrivals, rate) = ((self.requests.len() - 1) as f64 / seconds, tokens as f64 / seconds);
-        // A handful of requests is no load, and requests that all come at once have no rate.
-        let judged = self.requests.len() >= MIN_LOAD && last > 0;
-        (judged && (arrivals > MAX_ARRIVALS_PER_S || rate > MAX_TOKENS_PER_S)).then_some((arrivals, rate))
+        // Requests that all come at once have a second.
+        let seconds = if last > 0 { last as f64 / 1e9 } else { 1.0 };
+        let rates = ((self.requests.len() - 1) as f64 / seconds, tokens as f64 / seconds);
+        (self.requests.len() >= MIN_LOAD && is_overload(rates)).then_some(rates)
     }
+}
+
+fn is_overload((arrivals, tokens): (f64, f64)) -> bool {
+    arrivals > MAX_ARRIVALS_PER_S || tokens > MAX_TOKENS_PER_S
 }
 
 pub fn read_file(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Log, TraceError> {
@@ -112,7 +117,7 @@ fn read_all(input: impl Read, name: &str, options: &ReadOptions) -> Result<Log, 
     let mut reader = TraceReader::new(input, name, options)?;
     let (mut rows, mut id_ranges) = (Vec::new(), 0);
     while let Some(row) = reader.next().transpose()? {
-        id_ranges += row.1.prefix.num_ranges();
+        id_ranges += row.1.prefix.ranges().len();
         for (count, limit, what) in
             [(rows.len() + 1, MAX_REQUESTS, "requests"), (id_ranges, MAX_ID_RANGES, "ranges of ids")]
         {
@@ -128,15 +133,15 @@ fn read_all(input: impl Read, name: &str, options: &ReadOptions) -> Result<Log, 
         return Err(wrong(Problem::Empty { skipped }));
     }
     let tokens = rows.iter().map(|(_, request)| request.tokens()).sum();
-    let time = times.unit(rows.len(), tokens).map_err(wrong)?;
-    let at = |(arrival, request)| Request { arrival_ns: time::nanoseconds(arrival, time.0), ..request };
+    let (unit, by, time_doubt) = times.unit(rows.len(), tokens).map_err(wrong)?;
+    let at = |(arrival, request)| Request { arrival_ns: time::nanoseconds(arrival, unit), ..request };
     let requests: Vec<Request> = rows.into_iter().map(at).collect();
     let tokens_per_id = match reader.rows.tokens_per_id {
         _ if id_ranges == 0 => None,
         Some(tokens) => Some(tokens),
         None => Some(ids::tokens_per_id(&requests).map_err(wrong)?),
     };
-    Ok(Log { name: name.to_owned(), requests, skipped, tokens_per_id, time: Some(time) })
+    Ok(Log { name: name.to_owned(), requests, skipped, tokens_per_id, time: Some((unit, by)), time_doubt })
 }
 
 #[cfg(test)]

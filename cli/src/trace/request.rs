@@ -50,11 +50,7 @@ impl PrefixIds {
         self.0.iter().flat_map(|&(first, last)| first..=last)
     }
 
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(super) fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
-    }
-
-    pub(super) fn num_ranges(&self) -> usize {
-        self.0.len()
     }
 }

@@ -429,10 +429,9 @@ fn x01_the_unit_is_found_in_names_fractions_dates_and_load() {
         ("Timestamp,Request tokens,Response tokens\n5,1,1\n7,1,1\n".to_owned(), S, "as such logs are published", 2 * s),
         // Five requests a second, 5,000 tokens: whole numbers of every unit, and those of a Qwen-Bailian trace.
         (json_log(|i| (200 * i).to_string(), ""), Ms, "as such logs are published", 12_600_000_000),
-        (json_log(|i| (200_000 * i).to_string(), ""), Us, "in ms it would be", 12_600_000_000),
-        (json_log(|i| (200_000_000_u64 * u64::from(i)).to_string(), ""), Ns, "in ms it would be", 12_600_000_000),
+        (json_log(|i| format!("{}.25", 200 * i), ""), Ms, "as such logs are published", 12_600_000_000),
         (json_log(|i| i.to_string(), ""), S, "in ms it would be 1000.000 arrivals", 63 * s),
-        (json_log(|i| format!("{}.2", i), ""), S, "timestamp has fractions", 63 * s),
+        (json_log(|i| format!("{}.2", i), ""), S, "in ms it would be 1000.000 arrivals", 63 * s),
         (json_log(|i| (3 * i).to_string(), ", \"chat_id\": 5"), S, "the field chat_id", 189 * s),
         // Unix times, of which the first is enough.
         (json_log(|i| (1_700_000_000 + i).to_string(), ""), S, "is the Unix time of a date", 63 * s),
@@ -444,6 +443,52 @@ fn x01_the_unit_is_found_in_names_fractions_dates_and_load() {
         assert_eq!((found_unit, found_last), (unit, last_ns), "{found_by}\n{text}");
         assert!(found_by.contains(by), "{found_by}: {by}");
     }
+}
+
+#[test]
+fn x01_weak_evidence_is_a_warning() {
+    use TimeUnit::{Ms, S, Us};
+    let burst = |step: u32| {
+        let row = |i| format!("{},1000,600\n", step * i);
+        "Timestamp,Request tokens,Response tokens\n".to_owned() + &(0..40).map(row).collect::<String>()
+    };
+    let chat = ", \"chat_id\": 5";
+    for (text, unit, other) in [
+        // Every 20 s, if these are seconds; they may be milliseconds of a burst.
+        (json_log(|i| (20 * i).to_string(), ""), Ms, Some(S)),
+        (json_log(|i| (5 * i).to_string(), ""), Ms, Some(S)),
+        (json_log(|i| (200_000 * i).to_string(), ""), Ms, Some(Us)),
+        (json_log(|i| format!("{}.5", 1000 * i), ""), Ms, Some(S)),
+        (json_log(|i| format!("{}.5", 1000 * i), chat), S, Some(Ms)),
+        (json_log(|i| (1000 * i).to_string(), chat), S, Some(Ms)),
+        (burst(100), S, None),
+        (burst(2000), S, Some(Ms)),
+        (burst(200_000), S, Some(Us)),
+        (json_log(|i| (1000 * i).to_string(), ""), Ms, None),
+        (json_log(|i| (20 * i).to_string(), chat), S, None),
+        (json_log(|i| format!("{i}.5"), chat), S, None),
+        (json_log(|_| "0.5".to_owned(), ""), Ms, None),
+    ] {
+        let log = read_log(text.as_bytes(), false).unwrap();
+        assert_eq!(log.time.unwrap().0, unit, "{text}");
+        let doubt = log.time_doubt.unwrap_or_default();
+        assert_eq!(!doubt.is_empty(), other.is_some(), "{doubt}\n{text}");
+        for reading in other.into_iter().flat_map(|other| [unit, other]) {
+            assert!(doubt.contains(&format!("in {} it would be ", reading.name())), "{doubt}");
+            assert!(doubt.contains("--time-unit"), "{doubt}");
+        }
+    }
+}
+
+#[test]
+fn x01_requests_that_come_at_once_are_a_load() {
+    let overload = |rows: usize| {
+        let rows = "0,100,10\n".repeat(rows);
+        let text = format!("arrival_s,prompt_tokens,output_tokens\n{rows}");
+        read_log(text.as_bytes(), false).unwrap().overload()
+    };
+    assert_eq!(overload(3000), Some((2999.0, 330_000.0)));
+    assert_eq!(overload(1000), None);
 }
 
 #[test]
@@ -505,6 +550,10 @@ fn x09_dates_are_instants() {
             ["00:00:00Z", "00:00:00+99:00"],
             r#"log.csv:3: TIMESTAMP "2024-05-01 00:00:00+99:00" is not a date and time like 2023-11-16 18:17:03.97996"#,
         ),
+        (
+            ["00:00:00Z", "00:00:00[Europe/Berlin]"],
+            r#"log.csv:3: TIMESTAMP "2024-05-01 00:00:00[Europe/Berlin]" is not a date and time with an offset; give one, or Z, in place of the zone in brackets"#,
+        ),
     ] {
         assert_eq!(times(&rows).unwrap_err().to_string(), expected);
     }
@@ -523,21 +572,26 @@ fn x18_times_are_exact_and_have_a_limit() {
     let json = |time: &str| format!("{{\"timestamp\": {time}, \"input_length\": 1, \"output_length\": 1}}\n");
     assert_eq!(last_ns(&(json("1700000000000000001") + &json("1700000000000000256"))), 255);
     assert_eq!(last_ns(&(json("1700000000.000000001") + &json("1700000000.000000256"))), 255);
-    for time in ["1e308", "9223372037", "1700000000000"] {
-        assert_eq!(
-            message(&format!("{HEADER}0,1,1\n{time},1,1\n")),
-            format!(
-                "log.csv:3: arrival_s {time:?} is later than 9223372036 s, which is 292 years; give the unit of the log's \
-                 times with --time-unit"
-            )
-        );
+    let unit = "give the unit of the log's times with --time-unit";
+    for (time, remedy) in [("1e308", "correct the time"), ("9223372037", unit), ("1700000000000", unit)] {
+        let text = format!("arrival_s {time:?} is later than 9223372036 s, which is 292 years; {remedy}");
+        assert_eq!(message(&format!("{HEADER}0,1,1\n{time},1,1\n")), format!("log.csv:3: {text}"));
         let log = read_log(format!("{HEADER}0,1,1\n{time},1,1\n1,1,1\n").as_bytes(), true).unwrap();
         assert_eq!((log.requests.len(), log.skipped), (2, 1), "holds up no row after it");
     }
     // Where lengths alone matter, so does no unit.
     let milliseconds = format!("{HEADER}1700000000000,1,1\n1700000000001,1,1\n");
     assert_eq!(read_all(milliseconds.as_bytes(), "log", &ReadOptions::LENGTHS).unwrap().requests.len(), 2);
-    assert!(message(&json("1e19")).starts_with(r#"log.csv:1: timestamp "1e19" is later than 9223372036854775807 ns"#));
-    let text = message(&(json("0.5") + &json("1e12")));
-    assert!(text.starts_with(r#"log.csv: timestamp "1000000000000" is later than 9223372036 s"#), "{text}");
+    assert!(message(&json("1e19")).starts_with(r#"log.csv:1: timestamp "1e19" is later than 9223372036854 ms"#));
+    let text = message(&(json("0.5") + &json("1e16")));
+    assert!(text.starts_with(r#"log.csv: timestamp "10000000000000000" is later than 9223372036854 ms"#), "{text}");
+    assert!(text.ends_with(unit), "{text}");
+}
+
+#[test]
+fn x17_a_command_without_time_unit_does_not_ask_for_it() {
+    let text = "arrival_s,prompt_tokens,output_tokens\n0,1,1\n1e308,1,1\n";
+    let error = read_all(text.as_bytes(), "log", &ReadOptions::LENGTHS).unwrap_err().to_string();
+    let expected = "arrival_s \"1e308\" is later than 9223372036 s, which is 292 years; correct the time";
+    assert_eq!(error, format!("log:3: {expected}"));
 }

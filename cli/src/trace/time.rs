@@ -6,7 +6,7 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
-use super::{Problem, ReadOptions};
+use super::{MIN_LOAD, Problem, ReadOptions, is_overload};
 use crate::common::clip;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -56,7 +56,6 @@ pub(super) enum Clock {
 const MAX_NANOSECONDS: i128 = i64::MAX as i128;
 /// Times are read in billionths of their unit, since the unit is known only after the last row.
 const BILLIONTHS: i128 = 1_000_000_000;
-const MIN_JUDGED: usize = 16;
 /// Seconds of the years 2001 to 2096 in Unix time. No log begins that long after its own start.
 const DATES_S: std::ops::Range<i128> = 1_000_000_000..4_000_000_000;
 /// Tokens per second of a typical published log: they lie between 200 and 60,000.
@@ -112,9 +111,12 @@ impl Times {
             Ok(instant) => (instant, true),
             // A date without an offset is taken as UTC.
             Err(_) => match text.parse::<DateTime>().and_then(|date| Offset::UTC.to_timestamp(date)) {
-                Ok(instant) => (instant, false),
-                Err(_) => {
-                    let expected = "a date and time like 2023-11-16 18:17:03.97996";
+                Ok(instant) if !text.contains('[') => (instant, false),
+                _ => {
+                    let expected = match text.contains('[') {
+                        true => "a date and time with an offset; give one, or Z, in place of the zone in brackets",
+                        false => "a date and time like 2023-11-16 18:17:03.97996",
+                    };
                     return Err(Problem::Value { field, value: value(), expected });
                 }
             },
@@ -146,59 +148,74 @@ impl Times {
     }
 
     fn check(&self, billionths: i128, unit: TimeUnit, text: &str) -> Result<(), Problem> {
-        let most = MAX_NANOSECONDS / unit.nanoseconds();
-        if billionths <= most * BILLIONTHS {
+        let most = |unit: TimeUnit| MAX_NANOSECONDS / unit.nanoseconds();
+        if billionths <= most(unit) * BILLIONTHS {
             return Ok(());
         }
-        let limit = format!("{most} {}, which is 292 years", unit.name());
-        let remedy = "give the unit of the log's times with --time-unit";
+        // Commands without --time-unit read nanoseconds, so what is too late for them is too late in any unit.
+        let (unit, remedy) = match self.clock {
+            _ if billionths <= most(TimeUnit::Ns) * BILLIONTHS => {
+                (unit, "give the unit of the log's times with --time-unit")
+            }
+            Clock::Named(own) | Clock::Usually(own) => (own, "correct the time"),
+            Clock::Calendar => (unit, "correct the date"),
+        };
+        let limit = format!("{} {}, which is 292 years", most(unit), unit.name());
         Err(Problem::TooLate { field: self.field, value: clip(text), limit, remedy })
     }
 
-    /// The unit, and why it is that: asked for or named by the form, or found in the times, the fields and the load of
-    /// `requests` with `tokens`.
-    pub(super) fn unit(&self, requests: usize, tokens: u64) -> Result<(TimeUnit, String), Problem> {
+    /// The unit, why it is that, and what speaks against it: asked for or named by the form, else as such logs are
+    /// published unless the load of `requests` with `tokens` is then beyond any device's.
+    pub(super) fn unit(&self, requests: usize, tokens: u64) -> Result<(TimeUnit, String, Option<String>), Problem> {
         let (field, usual) = match (self.asked, self.clock) {
-            (Some(unit), _) => return Ok((unit, "--time-unit".to_owned())),
-            (None, Clock::Named(unit)) => return Ok((unit, format!("the name of {}", self.field))),
-            (None, Clock::Calendar) => return Ok((TimeUnit::Date, format!("{} holds dates", self.field))),
+            (Some(unit), _) => return Ok((unit, "--time-unit".to_owned(), None)),
+            (None, Clock::Named(unit)) => return Ok((unit, format!("the name of {}", self.field), None)),
+            (None, Clock::Calendar) => return Ok((TimeUnit::Date, format!("{} holds dates", self.field), None)),
             (None, Clock::Usually(unit)) => (self.field, unit),
         };
         let first = self.first.unwrap_or_default();
         let is_date = |unit: &TimeUnit| DATES_S.contains(&(first / BILLIONTHS * unit.nanoseconds() / BILLIONTHS));
-        let (unit, why) = if let Some(unit) = TimeUnit::NUMBERS.into_iter().find(is_date) {
-            (unit, format!("{field} is the Unix time of a date"))
-        } else if self.fractional {
-            (TimeUnit::S, format!("{field} has fractions"))
+        let found = if let Some(unit) = TimeUnit::NUMBERS.into_iter().find(is_date) {
+            (unit, format!("{field} is the Unix time of a date"), None)
         } else {
             let (unit, why) = match self.in_seconds_by {
                 Some(other) => (TimeUnit::S, format!("the field {other}")),
                 None => (usual, "as such logs are published".to_owned()),
             };
-            self.by_load(requests, tokens, unit).unwrap_or((unit, why))
+            self.by_load(requests, tokens, unit, why)
         };
-        self.check(self.last, unit, &(self.last / BILLIONTHS).to_string())?;
-        Ok((unit, why))
+        self.check(self.last, found.0, &(self.last / BILLIONTHS).to_string())?;
+        Ok(found)
     }
 
-    /// The unit that makes the load typical, where `expected` makes it far too large or next to nothing.
-    fn by_load(&self, requests: usize, tokens: u64, expected: TimeUnit) -> Option<(TimeUnit, String)> {
-        let span = self.last - self.first?;
-        if requests < MIN_JUDGED || span == 0 {
-            return None;
-        }
+    fn by_load(&self, requests: usize, tokens: u64, unit: TimeUnit, why: String) -> (TimeUnit, String, Option<String>) {
+        let span = self.last - self.first.unwrap_or(self.last);
         let rates = |unit: TimeUnit| {
             let seconds = span as f64 * unit.nanoseconds() as f64 / 1e18;
             ((requests - 1) as f64 / seconds, tokens as f64 / seconds)
         };
-        let (arrivals, rate) = rates(expected);
-        if arrivals <= 100.0 && rate <= 250_000.0 && (arrivals >= 0.01 || rate >= 10.0) {
-            return None;
-        }
         let distance = |unit: &TimeUnit| (rates(*unit).1.max(1e-9) / TYPICAL_TOKENS_PER_S).ln().abs();
-        let unit = TimeUnit::NUMBERS.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-        let why = format!("in {} it would be {arrivals:.3} arrivals and {rate:.0} tokens a second", expected.name());
-        (unit != expected).then_some((unit, why))
+        let (is_load, (arrivals, rate)) = (requests >= MIN_LOAD, rates(unit));
+        let other = if is_load && arrivals < 0.01 && rate < 10.0 {
+            TimeUnit::NUMBERS.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(unit)
+        } else if self.fractional || is_load && (arrivals > 10.0 || rate > 60_000.0) {
+            TimeUnit::S
+        } else {
+            unit
+        };
+        if span == 0 || other == unit || is_overload(rates(other)) {
+            return (unit, why, None);
+        }
+        let reading = |unit: TimeUnit| {
+            let (arrivals, rate) = rates(unit);
+            format!("in {} it would be {arrivals:.3} arrivals and {rate:.0} tokens a second", unit.name())
+        };
+        if is_load && is_overload((arrivals, rate)) {
+            return (other, reading(unit), None);
+        }
+        let (field, name, readings) = (self.field, unit.name(), [unit, other].map(reading).join(", "));
+        let doubt = format!("{field} is read in {name} ({why}): {readings}; --time-unit says which it is");
+        (unit, why, Some(doubt))
     }
 }
 
