@@ -62,8 +62,10 @@ frame.addEventListener("load", () => {
       id: svg.id, width: box(svg).width, height: box(svg).height,
       name: svg.getAttribute("aria-labelledby").split(" ").map((id) => page.getElementById(id).textContent).join(" "),
       cut: [...svg.querySelectorAll("text")].filter((text) => {
-        const at = text.getBBox(), room = svg.viewBox.baseVal;
-        return at.x < 0 || at.x + at.width > room.width || at.y < 0 || at.y + at.height > room.height;
+        // A line is higher than its letters, and a small picture rounds them up; a digit is wider than this.
+        const at = text.getBBox(), room = svg.viewBox.baseVal, slack = 3;
+        return at.x < -slack || at.x + at.width > room.width + slack
+          || at.y < -slack || at.y + at.height > room.height + slack;
       }).map((text) => text.textContent.trim()),
     })),
     tables: [...page.querySelectorAll("table")].map((table) => ({
