@@ -36,7 +36,7 @@ check:
 	@tools/setup.sh --lint cargo fmt --all --check
 	@tools/setup.sh cargo clippy --release --workspace --all-targets -- -D warnings
 	@tools/setup.sh cargo clippy --release --no-default-features --lib -- -D warnings
-	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps
+	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps -p wgpu-paged-attention
 
 setup:
 	@tools/setup.sh
