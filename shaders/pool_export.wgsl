@@ -8,7 +8,7 @@
 // Where rows are no whole words, two of them share one, perhaps with another head shard or with a block outside the pairs:
 // each half is then written by itself.
 // Twin      src/formats/row.rs: decode_row of ours, encode_row of theirs
-// const     those of common/external.wgsl, K_ROW_UNITS, K_UNITS, PARTS, SCALE_PER_ROW and SCALE_PER_UNIT, put in front by
+// const     those of common/external.wgsl, K_ROW_UNITS, K_UNITS, PARTS, SCALE_PER_ROW and SCALE_PER_UNIT, prepended by
 //           the host; kv_code is theirs
 
 const EXTERNAL_BITS: u32 = 32u / EXTERNAL_PER_WORD;

@@ -1,4 +1,4 @@
-//! Whole blocks on the device: copied before the first append, overwritten when nobody may see what they held.
+//! Whole blocks on the device: copied before the first append, overwritten before a new owner can see what they held.
 
 use crate::common::block_id;
 use crate::common::engine::{TestEngine, config, cut_by_heads, narrow, small_engine, words};

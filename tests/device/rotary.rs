@@ -123,7 +123,7 @@ fn append(
     download(gpu, io_format, if rotates { &rotated } else { &q })
 }
 
-/// A rotation, as the oracle reads it and as the device is told.
+/// A rotation, in the oracle's form and in the device's.
 #[derive(Clone, Debug)]
 struct Turn {
     style: RotaryStyle,
@@ -170,7 +170,7 @@ fn tolerance(format: KvDtype) -> f64 {
     }
 }
 
-/// Runs a case and compares pools and queries with the oracle; `told` is what the device is told.
+/// Runs a case and compares pools and queries with the oracle; `told` is what the device gets.
 fn run(gpu: &Gpu, case: &Case, io_format: IoFormat, spec: &Turn, told: &Turn) -> Result<(), String> {
     let (layout, rows) = (case.layout(), case.rows(3));
     let cache = KvCache::new(&gpu.device, &layout).unwrap();

@@ -169,7 +169,7 @@ fn a_new_owner_of_a_table_row_does_not_touch_the_blocks_of_the_one_before() {
     assert!(old.iter().any(|block| owned.contains(block)), "no block changed hands");
     let out = engine.step(&[(b, &[1])]);
     engine.assert_right(&out, &[(b, 8)]);
-    // C's blocks are what they are where nobody else wrote.
+    // C's blocks are unchanged where no other sequence wrote.
     let mut fresh = TestEngine::plain(&gpu, &config, 4);
     let (_, d) = (fresh.seq(), fresh.seq());
     fresh.step(&[(d, &words(64))]);

@@ -98,7 +98,7 @@ fn what_left_the_windows_reaches_no_output() {
         // The leading columns of its row were never sent to the device.
         let b = pair.fork(a);
         pair.step(&[(b, &[1]), (a, &[2])]);
-        // What was given back goes to somebody else.
+        // What was given back goes to another sequence.
         let c = pair.start();
         pair.step(&[(c, &words(90)), (b, &words(20)), (a, &[3, 4])]);
         pair.cut(a, 72);

@@ -97,7 +97,7 @@ impl Server {
     }
 }
 
-/// The documented loop. Returns how many preemptions it took; every turn moves somebody on or frees blocks.
+/// The documented loop. Returns how many preemptions it took; every turn advances a sequence or frees blocks.
 fn serve(headroom: u32) -> u32 {
     let mut server = Server::new(headroom);
     for _ in 0..10_000 {
