@@ -306,7 +306,7 @@ fn x01_a_log_in_seconds_is_served_in_seconds() {
     assert_eq!(last(&["--trace", &ids]), expected);
     assert_eq!(last(&["--trace", &ids, "--tokens-per-id", "16", "--time-unit", "s"]), expected);
     let table = succeeded(&["--trace", &ids]);
-    assert!(table.contains("bailian.jsonl, 600 requests, times in s (timestamp has fractions)"), "{table}");
+    assert!(table.contains("bailian.jsonl, 600 requests, times in s (the field chat_id)"), "{table}");
     let report = replay("unit", &["--trace", &plain]);
     assert_eq!(
         (&report["log"]["time_unit"], &report["log"]["time_unit_by"]),
