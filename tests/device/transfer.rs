@@ -277,7 +277,7 @@ fn single_precision_comes_back_bit_by_bit_through_segments_and_folded_grids() {
     let sides = random(external, &ours, 1, 3);
     let [k, v] = sides.each_ref().map(|side| gpu.storage("theirs", &side.words));
     let pool = ExternalPool { num_blocks: 1, k: k.slice(..), v: v.slice(..) };
-    let many = pairs(&[(0, 0); 4]);
+    let many = pairs(&[(0, 0), (0, 1), (0, 2), (0, 3)]);
     let with = cache.transfer(external).unwrap();
     let error = transfer(&gpu, |pass| cache.import_pool(pass, &with, 0, pool, &many)).unwrap_err();
     // 4 · 40 rows of 2 units, 64 to a workgroup
