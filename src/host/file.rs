@@ -40,13 +40,19 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Of the kind [`InvalidInput`](io::ErrorKind::InvalidInput) where there is a directory, a device or anything but a
-    /// regular file; those of creating a file.
+    /// regular file, or the name is a device's on this system, such as `NUL` on Windows; those of creating a file.
     pub fn create(path: &Path) -> io::Result<Self> {
         // A link may lead to what has no name of its own, such as a pipe.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(not_regular());
         }
         let path = followed(path)?;
+        if holds_device_name(&path, std::env::consts::OS) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a regular file: Windows keeps this name for a device, whatever follows it; give another",
+            ));
+        }
         let permissions = match fs::metadata(&path) {
             Ok(found) if found.is_file() => Some(found.permissions()),
             Ok(_) => return Err(not_regular()),
@@ -108,6 +114,19 @@ fn not_regular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; give the name of a file")
 }
 
+/// Whether Windows takes a part of this path for a device, in any folder, case and extension. In a path that begins with
+/// `\\?\` it makes a file instead, which its own tools cannot delete.
+fn holds_device_name(path: &Path, os: &str) -> bool {
+    let is_device = |name: &str| {
+        let stem = name.split(['.', ':']).next().unwrap_or_default().trim_end_matches(' ').to_ascii_uppercase();
+        let numbered = stem.strip_prefix("COM").or(stem.strip_prefix("LPT"));
+        ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"].contains(&&*stem)
+            || numbered
+                .is_some_and(|number| number.chars().count() == 1 && number.contains(|c| "123456789¹²³".contains(c)))
+    };
+    os == "windows" && path.iter().any(|part| part.to_str().is_some_and(is_device))
+}
+
 /// Where a path leads, also if nothing is there yet.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
@@ -130,4 +149,24 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "the links lead to no file; give the name of a file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_devices_are_no_files_on_windows() {
+        let windows = |path: &str| holds_device_name(Path::new(path), "windows");
+        for device in ["NUL", "nul.json", "out/Con", "AUX.tar.gz", "prn ", "com1", "LPT9.csv", "COM².txt", "nul/a.json"]
+        {
+            assert!(windows(device) && !holds_device_name(Path::new(device), "linux"), "{device}");
+        }
+        for file in ["null.json", "out/icon", "com", "com0", "com10", "lpt.csv", "a.nul", "auxiliary/result.json"] {
+            assert!(!windows(file), "{file}");
+        }
+        // As this system says it.
+        let made = AtomicFile::create(&std::env::temp_dir().join("NUL.paged"));
+        assert_eq!(made.is_err(), cfg!(windows));
+    }
 }
