@@ -80,7 +80,7 @@ const NEEDS: &[Need] = needs! {
         "--no-measure --trace log.csv";
     "replay" ["seed"], |given| given.has("trace") && !given.uses_adapter(),
         "on a log, unless --clock calibrated or --execute draws something", "--trace log.csv";
-    "replay" ["adapter", "require_gpu"], |given| !given.uses_adapter(), "without --clock calibrated or --execute", "";
+    "replay" ["adapter", "backend", "require_gpu"], |given| !given.uses_adapter(), "without --clock calibrated or --execute", "";
     "replay" ["step_ms"], |given| given.is_calibrated(), "on a calibrated clock", "--clock calibrated";
     "replay" ["calibration"], |given| given.has("clock") && given.is("clock", "step"), "with --clock step; give --clock calibrated",
         "--clock step";
@@ -134,6 +134,7 @@ mod tests {
             "layers" => "2 --heads 4 --head-dim 64",
             "io" | "kv_dtype" => "f16",
             "time_unit" => "ms",
+            "backend" => "vulkan",
             "config" | "calibration" | "save_calibration" => "file.json",
             "alibi" | "sinks" | "non_causal" | "lse" | "quick" | "require_gpu" | "attention_only"
             | "no_prefix_cache" | "execute" | "skip_bad" => "",

@@ -91,7 +91,7 @@ fn help_names_the_commands_their_examples_and_every_exit_status() {
     }
     for (command, words) in [
         ("devices", &["--json", "--csv"][..]),
-        ("check", &["--adapter", "--require-gpu", "--quick", "--seed", "--json", "--csv", "Examples:"]),
+        ("check", &["--adapter", "--backend", "--require-gpu", "--quick", "--seed", "--json", "--csv", "Examples:"]),
         ("replay", &["--trace", "--clock", "--budget", "--execute", "--report", "--csv", "Examples:"]),
         ("blocks", &["--trace", "--block-size", "--no-measure", "--report", "--csv", "Examples:"]),
         ("bench", &["--case", "--kv-dtype", "--block-size", "--trace", "--workload", "azure-conv", "sharegpt"]),
@@ -222,7 +222,18 @@ fn devices_are_listed_with_what_they_are() {
     let first = &json["adapters"][0];
     has_keys(
         first,
-        &["number", "name", "device_type", "software", "backend", "driver", "kernel", "limits", "features"],
+        &[
+            "number",
+            "name",
+            "device_type",
+            "software",
+            "backend",
+            "driver",
+            "kernel",
+            "shader_compiler",
+            "limits",
+            "features",
+        ],
     );
     has_keys(
         &first["limits"],
@@ -236,7 +247,7 @@ fn devices_are_listed_with_what_they_are() {
     );
     has_keys(&first["features"], &["subgroups", "subgroup_min_size", "subgroup_max_size", "shader_f16", "timestamps"]);
     assert_eq!(first["software"], json!(software));
-    for key in ["name", "driver", "kernel", "device_type"] {
+    for key in ["name", "driver", "kernel", "shader_compiler", "device_type"] {
         assert!(table.contains(first[key].as_str().expect("a text")), "{key}: {table}");
     }
     assert_eq!(table.contains("YES, computes on the CPU"), software || table.contains("Cpu"));

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
+use std::time::Instant;
 
 use serde_json::Value;
 use wgpu_paged_attention::testkit::{published_log, test_device};
@@ -189,6 +189,9 @@ fn bad_rows_are_skipped_and_counted_if_asked_for() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_with_what_there_is() {
+    use std::process::Stdio;
+    use std::time::Duration;
+
     let files = ["stopped.json", "stopped.csv", "stopped.html"].map(file);
     let [json, csv, html] = files.each_ref().map(|path| path.to_str().unwrap());
     // Long enough, if it is let.

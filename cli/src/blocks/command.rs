@@ -54,7 +54,7 @@ pub struct BlocksArgs {
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
     pub kv_dtype: KvDtype,
     /// Only count: no adapter is needed, and the output is the same everywhere.
-    #[arg(long, conflicts_with_all = ["adapter", "require_gpu", "time_budget"])]
+    #[arg(long, conflicts_with_all = ["adapter", "backend", "require_gpu", "time_budget"])]
     pub no_measure: bool,
     /// Time for the timed runs of all workloads; never fewer than five of each.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]

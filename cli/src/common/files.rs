@@ -121,7 +121,8 @@ impl ReportFiles {
         let Some(directory) = &self.svgs else { return Ok(()) };
         let svgs = page.to_svgs().map_err(|error| failed(directory, error))?;
         for (name, svg) in svgs {
-            let file = OutputFile { option: "--svg", path: directory.join(name + ".svg") };
+            let path = directory.join(name + ".svg");
+            let file = OutputFile { option: "--svg", given: path.clone(), path };
             file.write(&svg)?;
         }
         Ok(())
@@ -130,7 +131,7 @@ impl ReportFiles {
 
 fn write<E: Display>(file: Option<&OutputFile>, text: impl FnOnce() -> Result<String, E>) -> Result<(), Failure> {
     let Some(file) = file else { return Ok(()) };
-    file.write(&text().map_err(|error| failed(&file.path, error))?)
+    file.write(&text().map_err(|error| failed(&file.given, error))?)
 }
 
 fn failed(path: &Path, error: impl Display) -> Failure {
@@ -157,6 +158,9 @@ fn resolved(path: &Path) -> PathBuf {
 #[derive(Debug)]
 pub struct OutputFile {
     option: &'static str,
+    /// As it was typed, for messages.
+    given: PathBuf,
+    /// The file itself, whatever it is called.
     path: PathBuf,
 }
 
@@ -165,7 +169,7 @@ impl OutputFile {
     /// path was given with, `inputs` what the command reads.
     pub fn prepare(option: &'static str, path: &Option<PathBuf>, inputs: &Inputs<'_>) -> Result<Option<Self>, Failure> {
         let Some(path) = path else { return Ok(None) };
-        let at = |path: &Path| Self { option, path: path.to_owned() };
+        let at = |place: &Path| Self { option, given: path.clone(), path: place.to_owned() };
         if path == Path::new("-") {
             return Err(at(path).refuse("stdout is taken by the table; give a file"));
         }
@@ -186,7 +190,7 @@ impl OutputFile {
     }
 
     fn refuse(&self, why: &str) -> Failure {
-        Failure::new(Status::Usage, format!("{} {}: {why}", self.option, self.path.display()))
+        Failure::new(Status::Usage, format!("{} {}: {why}", self.option, self.given.display()))
     }
 
     pub fn write(&self, text: &str) -> Result<(), Failure> {
@@ -195,7 +199,7 @@ impl OutputFile {
             file.write_all(text.as_bytes())?;
             file.commit()
         };
-        write().map_err(|error: io::Error| failed(&self.path, error))
+        write().map_err(|error: io::Error| failed(&self.given, error))
     }
 }
 
@@ -226,11 +230,12 @@ mod tests {
     #[test]
     fn a_failed_write_leaves_what_was_there() {
         let folder = folder("keep");
-        let path = folder.join("result.json");
+        let path = folder.join("./result.json");
         let file = OutputFile::prepare("--json", &Some(path.clone()), &[]).unwrap().unwrap();
         fs::create_dir_all(path.join("inside")).unwrap();
         let error = file.write("text").unwrap_err();
-        assert!(error.message.starts_with("cannot write "), "{}", error.message);
+        // Named as it was typed.
+        assert!(error.message.starts_with(&format!("cannot write {}", path.display())), "{}", error.message);
         assert!(path.join("inside").exists() && fs::read_dir(&folder).unwrap().count() == 1);
         fs::remove_dir_all(folder).unwrap();
     }

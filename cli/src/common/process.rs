@@ -5,8 +5,8 @@ use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::Args;
-use wgpu_paged_attention::testkit::{AdapterChoice, Gpu, GpuOptions};
+use clap::{Args, ValueEnum};
+use wgpu_paged_attention::testkit::{AdapterChoice, Gpu, GpuOptions, OpenError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -37,11 +37,38 @@ impl Failure {
     }
 }
 
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let status = if matches!(error, OpenError::Environment { .. }) { Status::Usage } else { Status::NoAdapter };
+        Self::new(status, error.to_string())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    Vulkan,
+    Dx12,
+    Metal,
+}
+
+impl From<Backend> for wgpu::Backend {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Vulkan => Self::Vulkan,
+            Backend::Dx12 => Self::Dx12,
+            Backend::Metal => Self::Metal,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct AdapterArgs {
     /// Part of the adapter's name in any case, or its number in `devices` [default: the first].
     #[arg(long, value_name = "NAME|NUMBER", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub adapter: Option<String>,
+    /// Only adapters of this backend: Windows lists a GPU for Vulkan and for DX12.
+    #[arg(long)]
+    pub backend: Option<Backend>,
     /// Refuse an adapter that computes on the CPU (exit status 3).
     #[arg(long)]
     pub require_gpu: bool,
@@ -49,19 +76,35 @@ pub struct AdapterArgs {
 
 impl AdapterArgs {
     pub fn choice(&self) -> AdapterChoice {
-        AdapterChoice { name: self.adapter.clone(), require_gpu: self.require_gpu }
+        let (name, backend) = (self.adapter.clone(), self.backend.map(wgpu::Backend::from));
+        AdapterChoice { name, backend, require_gpu: self.require_gpu }
     }
 
     pub fn open(&self) -> Result<Gpu, Failure> {
-        Gpu::open(&GpuOptions { adapter: self.choice(), ..GpuOptions::default() })
-            .map_err(|error| Failure::new(Status::NoAdapter, error.to_string()))
+        Ok(Gpu::open(&GpuOptions { adapter: self.choice(), ..GpuOptions::default() })?)
     }
 }
 
 /// The command line of this run, fit for a shell. Names of files that are not UTF-8 are approximated.
 pub fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    shell_words::join(std::iter::once("paged-attention".to_owned()).chain(words))
+    quoted(std::iter::once("paged-attention".to_owned()).chain(words), std::env::consts::OS)
+}
+
+/// Windows has two shells; both take double quotes, and neither keeps to the rules of the others.
+fn quoted(mut words: impl Iterator<Item = String>, os: &str) -> String {
+    if os != "windows" {
+        return shell_words::join(words);
+    }
+    let plain = |c: char| c.is_alphanumeric() || "-_.:=+/\\".contains(c);
+    let mut line = words.next().unwrap_or_default();
+    for word in words {
+        let bare = !word.is_empty() && word.chars().all(plain);
+        // A program takes a backslash before a quote for an escape.
+        let ended = if word.ends_with('\\') { "\\" } else { "" };
+        line += &if bare { format!(" {word}") } else { format!(" \"{}{ended}\"", word.replace('"', "\\\"")) };
+    }
+    line
 }
 
 /// The first Ctrl-C ends the run after the current case, the second one at once.
@@ -78,4 +121,18 @@ pub fn cancel_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
     })
     .map_err(|error| Failure::new(Status::Failed, format!("cannot listen for Ctrl-C: {error}")))?;
     Ok(cancel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_is_quoted_for_the_shell_of_its_system() {
+        let words = ["p", "--csv", r"C:\a.csv", "--svg", r"C:\my plots\", "--kv-dtype", "f16,f32", r#"a"b"#, ""];
+        let line = |os| quoted(words.iter().map(|word| (*word).to_owned()), os);
+        let windows = r#"p --csv C:\a.csv --svg "C:\my plots\\" --kv-dtype "f16,f32" "a\"b" """#;
+        assert_eq!(line("windows"), windows);
+        assert_eq!(line("linux"), r#"p --csv 'C:\a.csv' --svg 'C:\my plots\' --kv-dtype f16,f32 'a"b' ''"#);
+    }
 }

@@ -3,13 +3,16 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
-use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver};
+use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver, is_software, shader_compiler};
 use wgpu_paged_attention::wgpu;
 
 use crate::common::{Failure, Report, Status, TableArgs};
 use crate::html::{Page, Section};
 use crate::report::fmt::count;
 use crate::report::{SCHEMA, Table, records_csv};
+
+/// Of an adapter in the table.
+const LINES: usize = 16;
 
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
@@ -33,6 +36,8 @@ struct Device {
     backend: String,
     driver: String,
     kernel: String,
+    #[serde(default)]
+    shader_compiler: String,
     limits: Limits,
     features: Features,
 }
@@ -61,11 +66,12 @@ impl Device {
         let profile = DeviceProfile::new(&info, recommended_features(adapter), &recommended_limits(adapter));
         Self {
             number,
-            software: info.device_type == wgpu::DeviceType::Cpu,
+            software: is_software(&info),
             device_type: format!("{:?}", info.device_type),
             backend: info.backend.to_string(),
             driver: describe_driver(&info),
             kernel: profile.lane_comm.to_string(),
+            shader_compiler: shader_compiler(info.backend, features).to_owned(),
             limits: Limits {
                 storage_binding_bytes: offered.max_storage_buffer_binding_size,
                 buffer_bytes: offered.max_buffer_size,
@@ -84,7 +90,7 @@ impl Device {
         }
     }
 
-    fn lines(&self, count: fn(u64) -> String) -> [(&'static str, String); 15] {
+    fn lines(&self, count: fn(u64) -> String) -> [(&'static str, String); LINES] {
         let Self { limits, features, .. } = self;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let subgroups = match (features.subgroups, features.subgroup_min_size, features.subgroup_max_size) {
@@ -108,17 +114,19 @@ impl Device {
             ("f16 in shaders", yes(features.shader_f16)),
             ("timestamps", yes(features.timestamps)),
             ("decode kernel", self.kernel.clone()),
+            ("shader compiler", self.shader_compiler.clone()),
         ]
     }
 }
 
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare(&[])?;
-    let adapters: Vec<_> = adapters().iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
+    let adapters: Vec<_> =
+        adapters()?.iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
     let devices = Devices { schema: SCHEMA, adapters };
     if devices.adapters.is_empty() {
         files.write(&devices)?;
-        return Err(Failure::new(Status::NoAdapter, OpenError::NoAdapter.to_string()));
+        return Err(OpenError::NoAdapter.into());
     }
     files.deliver(&devices)?;
     Ok(Status::Ok)
@@ -140,7 +148,7 @@ impl Report for Devices {
             let cells = lines.iter().map(|device| device[line].1.clone());
             lines.first().map(|device| device[line].0.to_owned()).into_iter().chain(cells).collect()
         };
-        let mut rows = (0..15).map(row);
+        let mut rows = (0..LINES).map(row);
         let table = Table {
             header: rows.next().unwrap_or_default(),
             rows: rows.collect(),

@@ -64,10 +64,10 @@ pub fn run(args: &PlanArgs) -> Result<Status, Failure> {
 
 /// The adapter's limits. Without any adapter there is a plan all the same, unless one was asked for.
 fn devices(args: &AdapterArgs) -> Result<Vec<DeviceLimits>, Failure> {
-    let asked = args.adapter.is_some() || args.require_gpu;
+    let asked = args.adapter.is_some() || args.backend.is_some() || args.require_gpu;
     match choose_adapter(&args.choice()) {
         Ok(adapter) => Ok(vec![DeviceLimits::of(&adapter)]),
         Err(OpenError::NoAdapter) if !asked => Ok(Vec::new()),
-        Err(error) => Err(Failure::new(Status::NoAdapter, error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }

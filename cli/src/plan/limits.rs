@@ -5,6 +5,7 @@ use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::config::MAX_SLOTS;
 use wgpu_paged_attention::gpu::recommended_limits;
 use wgpu_paged_attention::layout::KvLayout;
+use wgpu_paged_attention::testkit::is_software;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceLimits {
@@ -21,7 +22,8 @@ impl DeviceLimits {
 
     pub fn of(adapter: &wgpu::Adapter) -> Self {
         let info = adapter.get_info();
-        Self::with(info.name, info.device_type == wgpu::DeviceType::Cpu, &recommended_limits(adapter))
+        let software = is_software(&info);
+        Self::with(info.name, software, &recommended_limits(adapter))
     }
 
     fn with(name: String, software: bool, limits: &wgpu::Limits) -> Self {
