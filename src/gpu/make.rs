@@ -155,6 +155,8 @@ impl Maker {
     ) -> Result<wgpu::ComputePipeline, DeviceError> {
         let device = &self.device;
         let label = format!("paged.{kernel}");
+        // Seconds on some drivers; the tools say so.
+        let _span = tracing::debug_span!("paged.compile", %kernel).entered();
         let text = kernel.wgsl();
         scoped(device, &label, 0, || {
             let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {

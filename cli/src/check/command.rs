@@ -36,13 +36,14 @@ pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare(&[])?;
     let gpu = args.adapter.open()?;
     let options = CheckOptions { quick: args.quick, seed: args.seed };
-    let (bar, mut done) = (Progress::new(), 0);
+    let bar = Progress::new();
+    let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
     let report = check::run(&gpu, &options, &mut |progress| match progress {
-        check::Progress::Started { total } => bar.start(total),
-        check::Progress::Done { label } => {
-            done += 1;
-            bar.at(done, label);
+        check::Progress::Started { total } => {
+            bar.say(&format!("checking {total} scenarios on {}{software}", gpu.info.name));
+            bar.start(total);
         }
+        check::Progress::At { done, label } => bar.at(done, label),
     });
     bar.finish();
     files.deliver(&report)?;

@@ -29,7 +29,7 @@ pub struct CheckOptions {
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     Started { total: usize },
-    Done { label: &'a str },
+    At { done: usize, label: &'a str },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,12 +93,13 @@ pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<
     progress(Progress::Started { total });
 
     let mut report = CheckReport::new(Adapter::of(gpu), options);
+    let mut done = 0;
     for (variant, scenarios, faults) in work {
         let mut answer = |scenario: &CheckScene, fault: Option<Fault>| {
-            let answer = judge(gpu, &profile, variant, scenario, options.seed, fault);
             let planted = if fault.is_some() { ", planted fault" } else { "" };
-            progress(Progress::Done { label: &format!("{}: {}{planted}", variant.label(), scenario.label()) });
-            answer
+            progress(Progress::At { done, label: &format!("{}: {}{planted}", variant.label(), scenario.label()) });
+            done += 1;
+            judge(gpu, &profile, variant, scenario, options.seed, fault)
         };
         let planted = CheckScene::for_faults(variant.format, variant.paged);
         for fault in faults {

@@ -1,5 +1,6 @@
 //! What several commands share: options that name files, what is printed, and exit statuses.
 
+mod compiling;
 pub mod files;
 pub mod output;
 pub mod process;

@@ -1,10 +1,17 @@
 //! Where output goes: the table to stdout, what happens meanwhile to stderr. Files are in `files`.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::compiling::say_what_compiles;
 use super::{Failure, Status};
+
+/// Between two lines where no bar can be drawn.
+const EVERY: Duration = Duration::from_secs(10);
 
 /// Prints to stdout. A reader that has seen enough, such as `head`, is no error.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -16,8 +23,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// A bar on a terminal; elsewhere a line now and then, so that nobody takes a slow driver for a hanging one.
 #[derive(Debug)]
-pub struct Progress(ProgressBar);
+pub struct Progress {
+    bar: ProgressBar,
+    /// Ends the lines when it is dropped.
+    lines: Mutex<Option<Sender<()>>>,
+}
 
 impl Progress {
     pub fn new() -> Self {
@@ -26,26 +38,40 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("[{elapsed}] {wide_bar} {pos}/{len} {msg}") {
             bar.set_style(style);
         }
-        Self(bar)
+        let above = bar.clone();
+        say_what_compiles(move |line| above.suspend(|| eprintln!("{line}")));
+        Self { bar, lines: Mutex::default() }
     }
 
     pub fn start(&self, total: usize) {
-        self.0.set_length(total as u64);
+        self.bar.set_length(total as u64);
         if io::stderr().is_terminal() {
-            self.0.set_draw_target(ProgressDrawTarget::stderr());
+            return self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
+        let (sender, ended) = channel();
+        *self.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        let bar = self.bar.clone();
+        std::thread::spawn(move || print_lines(&bar, &ended));
     }
 
     pub fn at(&self, done: usize, label: &str) {
-        self.0.set_position(done as u64);
-        self.0.set_message(label.to_owned());
+        self.bar.set_position(done as u64);
+        self.bar.set_message(label.to_owned());
     }
 
     pub fn say(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 
     pub fn finish(&self) {
-        self.0.finish_and_clear();
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.bar.finish_and_clear();
+    }
+}
+
+fn print_lines(bar: &ProgressBar, ended: &Receiver<()>) {
+    while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+        let (done, total) = (bar.position(), bar.length().unwrap_or_default());
+        eprintln!("{done} of {total} after {} s; {}", bar.elapsed().as_secs(), bar.message());
     }
 }
