@@ -15,6 +15,9 @@ help:
 	@echo "make test       run all tests                                        ARGS=\"--test device kernels\" runs some"
 	@echo "make test-long  the same with far more random cases, and the device tests for every size of subgroup"
 	@echo "make check      formatting, clippy and documentation, warnings denied"
+	@echo "make drivers    full check on lavapipe's vector widths, SwiftShader, a newer Mesa   ARGS=--quick"
+	@echo "make targets    compile for Windows, macOS and aarch64, without linking             ARGS=TARGET"
+	@echo "make windows    quick check under Wine, on Vulkan and on DX12"
 	@echo "make setup      only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
 
 bench:
@@ -38,7 +41,17 @@ check:
 	@tools/setup.sh cargo clippy --release --no-default-features --lib -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps -p wgpu-paged-attention
 
+drivers:
+	@tools/setup.sh cargo build --release
+	@tools/setup.sh tools/drivers.sh $(ARGS)
+
+targets:
+	@tools/setup.sh tools/targets.sh $(ARGS)
+
+windows:
+	@tools/setup.sh tools/windows.sh
+
 setup:
 	@tools/setup.sh
 
-.PHONY: help bench test test-long check setup
+.PHONY: help bench test test-long check drivers targets windows setup
