@@ -90,8 +90,8 @@ pub enum DeviceError {
     /// Blocks are still on their way to the host.
     #[error("the blocks are still on their way; submit the encoder, poll the device, and ask again")]
     Pending,
-    /// The encoder that was to take blocks to the host was dropped.
-    #[error("the encoder that was to take the blocks to the host was dropped unsubmitted; record the swap again")]
+    /// The encoder that was to take blocks to the host was dropped, or wgpu refused it.
+    #[error("the encoder that was to take the blocks to the host was dropped or refused; record the swap again")]
     NotSubmitted,
     /// wgpu refused what was asked of it.
     #[error("wgpu refused {what}: {message}")]

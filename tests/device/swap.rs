@@ -9,6 +9,7 @@ use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ClearValue, DeviceError, GpuError, KvCache, SwapInError, SwapOut};
 use wgpu_paged_attention::host::{HostBlocks, Side, distinct_blocks};
 use wgpu_paged_attention::testkit::Gpu;
+use wgpu_paged_attention::wgpu;
 
 fn swap_out(gpu: &Gpu, cache: &KvCache, blocks: &[BlockId]) -> HostBlocks {
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
@@ -160,6 +161,25 @@ fn a_swap_says_when_it_is_there() {
     drop(encoder);
     assert!(dropped.is_ready());
     assert!(matches!(dropped.read(), Err(DeviceError::NotSubmitted)));
+
+    for at in 0..2 {
+        // A copy past the end of its buffer, recorded before the swap or after it: wgpu refuses all that the encoder holds.
+        let [short, long] = [4, 64].map(|words| gpu.storage("copied", &vec![0_u32; words]));
+        let mut encoder = gpu.device.create_command_encoder(&Default::default());
+        let mut refused = None;
+        for step in 0..2 {
+            if step == at {
+                encoder.copy_buffer_to_buffer(&long, 0, &short, 0, long.size());
+            } else {
+                refused = Some(cache.swap_out(&mut encoder, &[block_id(0)]).unwrap());
+            }
+        }
+        let scope = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        gpu.queue.submit([encoder.finish()]);
+        gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        assert!(pollster::block_on(scope.pop()).is_some(), "the encoder is not refused");
+        assert!(matches!(refused.unwrap().read(), Err(DeviceError::NotSubmitted)), "{at}");
+    }
 
     let mut encoder = gpu.device.create_command_encoder(&Default::default());
     let none = cache.swap_out(&mut encoder, &[]).unwrap();

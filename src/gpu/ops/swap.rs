@@ -19,9 +19,13 @@ pub struct SwapOut {
     /// In ascending order, none twice.
     ids: Vec<BlockId>,
     route: Route,
+    /// The chunks; then, if there are any, a word that is [`RAN`] once the encoder's commands ran.
     staging: Vec<wgpu::Buffer>,
     arrival: Arc<Arrival>,
 }
+
+/// wgpu lets staging be mapped even where it refused the encoder, and then it holds zeros.
+const RAN: u32 = 1;
 
 /// What the device has said of the staging buffers.
 #[derive(Debug)]
@@ -72,12 +76,15 @@ impl SwapOut {
     ///
     /// # Errors
     /// [`DeviceError::Pending`] until the encoder was submitted and the device polled, [`DeviceError::NotSubmitted`] if it
-    /// was dropped instead, [`DeviceError::Lost`], [`DeviceError::HostMemory`].
+    /// was dropped or refused instead, [`DeviceError::Lost`], [`DeviceError::HostMemory`].
     pub fn read(&self) -> Result<HostBlocks, DeviceError> {
         self.check()?;
         let mut blocks = host_blocks(self.shape, &self.ids)?;
         let views = self.staging.iter().map(|buffer| compat::mapped(buffer).ok_or(DeviceError::Lost));
         let views = views.collect::<Result<Vec<_>, _>>()?;
+        if views.last().is_some_and(|word| word[..] != RAN.to_ne_bytes()) {
+            return Err(DeviceError::NotSubmitted);
+        }
         for run in &self.route.runs {
             let staged = &views[run.chunk][..];
             for (place, host, from) in run.pieces() {
@@ -121,8 +128,13 @@ impl KvCache {
         ids.dedup();
         let route = Route::new(self, &ids);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = route.chunks.iter().map(|&size| self.maker.buffer("paged.staging", usage, size));
+        let sizes = route.chunks.iter().copied().chain((!ids.is_empty()).then_some(4));
+        let staging = sizes.map(|size| self.maker.buffer("paged.staging", usage, size));
         let staging = staging.collect::<Result<Vec<_>, _>>()?;
+        if let Some(word) = staging.last() {
+            let ran = self.maker.filled("paged.ran", wgpu::BufferUsages::COPY_SRC, &RAN.to_ne_bytes())?;
+            encoder.copy_buffer_to_buffer(&ran, 0, word, 0, 4);
+        }
         for run in &route.runs {
             let to = &staging[run.chunk];
             encoder.copy_buffer_to_buffer(&run.pool, run.pool_offset, to, run.chunk_offset, run.bytes());
