@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::setters::setters;
+use crate::setters::options;
 
 pub use crate::formats::KvDtype;
 
@@ -37,37 +37,26 @@ pub const MAX_TABLE_ENTRIES: u64 = 1 << 30;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CacheConfig {
-    /// Layers of the model that keep K and V.
-    pub num_layers: u32,
-    /// KV heads per layer; fewer than query heads where heads share their K and V.
-    pub num_kv_heads: u32,
-    /// Elements of one head, 1 to [`MAX_HEAD_DIM`].
-    pub head_dim: u32,
-    /// Elements of one head's V, where they differ from K's `head_dim`; 1 to [`MAX_HEAD_DIM`].
+    pub(crate) num_layers: u32,
+    pub(crate) num_kv_heads: u32,
+    pub(crate) head_dim: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub v_head_dim: Option<u32>,
-    /// Storage of the elements; half precision unless set.
+    pub(crate) v_head_dim: Option<u32>,
     #[serde(default, alias = "kv_dtype")]
     #[serde(rename = "kv_format")]
-    pub kv_dtype: KvDtype,
-    /// Tokens per block, any size from 1 to [`MAX_BLOCK_SIZE`]; 16 unless set.
+    pub(crate) kv_dtype: KvDtype,
     #[serde(default = "default_block_size")]
-    pub block_size: u32,
-    /// Blocks in the pool.
+    pub(crate) block_size: u32,
     #[serde(default, alias = "max_blocks", skip_serializing_if = "Option::is_none")]
-    pub num_blocks: Option<u32>,
-    /// Bytes that K and V of all layers may take; the pool gets as many whole blocks as fit.
+    pub(crate) num_blocks: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_budget_bytes: Option<u64>,
-    /// `false` reserves `max_seq_len` tokens in one piece for every sequence, as caches without paging do.
+    pub(crate) memory_budget_bytes: Option<u64>,
     #[serde(default = "default_paged", alias = "enable_paged")]
-    pub paged: bool,
-    /// The longest sequence, in tokens; 4,096 unless set.
+    pub(crate) paged: bool,
     #[serde(default = "default_max_seq_len")]
-    pub max_seq_len: u32,
-    /// Sequences that may live at a time; 256 unless set.
+    pub(crate) max_seq_len: u32,
     #[serde(default = "default_max_sequences")]
-    pub max_sequences: u32,
+    pub(crate) max_sequences: u32,
 }
 
 const fn default_block_size() -> u32 {
@@ -104,23 +93,41 @@ impl CacheConfig {
         }
     }
 
-    setters! {
-        /// Sets [`v_head_dim`](Self::v_head_dim).
-        with_v_head_dim(v_head_dim: u32) => Some(v_head_dim);
-        /// Sets [`kv_dtype`](Self::kv_dtype).
-        with_kv_dtype(kv_dtype: KvDtype);
-        /// Sets [`block_size`](Self::block_size).
-        with_block_size(block_size: u32);
-        /// Sets [`num_blocks`](Self::num_blocks).
-        with_num_blocks(num_blocks: u32) => Some(num_blocks);
-        /// Sets [`memory_budget_bytes`](Self::memory_budget_bytes).
-        with_memory_budget_bytes(memory_budget_bytes: u64) => Some(memory_budget_bytes);
-        /// Sets [`paged`](Self::paged).
-        with_paged(paged: bool);
-        /// Sets [`max_seq_len`](Self::max_seq_len).
-        with_max_seq_len(max_seq_len: u32);
-        /// Sets [`max_sequences`](Self::max_sequences).
-        with_max_sequences(max_sequences: u32);
+    options! {
+        /// Layers of the model that keep K and V.
+        num_layers: u32, with_num_layers(u32);
+        /// KV heads per layer; fewer than query heads where heads share their K and V.
+        num_kv_heads: u32;
+        /// Elements of one head, 1 to [`MAX_HEAD_DIM`].
+        head_dim: u32;
+        /// Elements of one head's V, where they differ from K's `head_dim`; 1 to [`MAX_HEAD_DIM`].
+        v_head_dim: Option<u32>, with_v_head_dim(u32) => Some(v_head_dim);
+        /// Storage of the elements; half precision unless set.
+        kv_dtype: KvDtype, with_kv_dtype(KvDtype);
+        /// Tokens per block, any size from 1 to [`MAX_BLOCK_SIZE`]; 16 unless set.
+        block_size: u32, with_block_size(u32);
+        /// Blocks in the pool.
+        num_blocks: Option<u32>;
+        /// Bytes that K and V of all layers may take; the pool gets as many whole blocks as fit.
+        memory_budget_bytes: Option<u64>;
+        /// `false` reserves `max_seq_len` tokens in one piece for every sequence, as caches without paging do.
+        paged: bool, with_paged(bool);
+        /// The longest sequence, in tokens; 4,096 unless set.
+        max_seq_len: u32, with_max_seq_len(u32);
+        /// Sequences that may live at a time; 256 unless set.
+        max_sequences: u32, with_max_sequences(u32);
+    }
+
+    /// Sets [`num_blocks`](Self::num_blocks), in place of a memory budget.
+    #[must_use]
+    pub fn with_num_blocks(self, num_blocks: u32) -> Self {
+        Self { num_blocks: Some(num_blocks), memory_budget_bytes: None, ..self }
+    }
+
+    /// Sets [`memory_budget_bytes`](Self::memory_budget_bytes), in place of a number of blocks.
+    #[must_use]
+    pub fn with_memory_budget_bytes(self, memory_budget_bytes: u64) -> Self {
+        Self { memory_budget_bytes: Some(memory_budget_bytes), num_blocks: None, ..self }
     }
 }
 

@@ -17,6 +17,7 @@ mod check;
 use crate::error::LayoutError;
 use crate::formats::KvDtype;
 use crate::ids::BlockId;
+use crate::setters::options;
 
 /// Bytes of one unit, the granule of all loads and stores of K and V.
 pub const UNIT_BYTES: u64 = 16;
@@ -44,54 +45,27 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Layers that keep K and V.
-    pub fn num_layers(&self) -> u32 {
-        self.num_layers
-    }
-
-    /// KV heads per layer.
-    pub fn num_kv_heads(&self) -> u32 {
-        self.num_kv_heads
-    }
-
-    /// Elements of one head of K, and of a query.
-    pub fn head_dim(&self) -> u32 {
-        self.head_dim
-    }
-
-    /// Elements of one head of V, and of an output.
-    pub fn v_head_dim(&self) -> u32 {
-        self.v_head_dim
-    }
-
-    /// Storage of the elements.
-    pub fn kv_dtype(&self) -> KvDtype {
-        self.kv_dtype
-    }
-
-    /// Whether sequences take their memory block by block.
-    pub fn paged(&self) -> bool {
-        self.paged
-    }
-
-    /// Tokens per block; `max_seq_len` where the cache is contiguous.
-    pub fn block_size(&self) -> u32 {
-        self.block_size
-    }
-
-    /// Blocks in the pool; ids run from 0 to one less.
-    pub fn num_blocks(&self) -> u32 {
-        self.num_blocks
-    }
-
-    /// The longest sequence, in tokens.
-    pub fn max_seq_len(&self) -> u32 {
-        self.max_seq_len
-    }
-
-    /// Sequences that may live at a time: rows of the block table.
-    pub fn max_sequences(&self) -> u32 {
-        self.max_sequences
+    options! {
+        /// Layers that keep K and V.
+        num_layers: u32;
+        /// KV heads per layer.
+        num_kv_heads: u32;
+        /// Elements of one head of K, and of a query.
+        head_dim: u32;
+        /// Elements of one head of V, and of an output.
+        v_head_dim: u32;
+        /// Storage of the elements.
+        kv_dtype: KvDtype;
+        /// Whether sequences take their memory block by block.
+        paged: bool;
+        /// Tokens per block; `max_seq_len` where the cache is contiguous.
+        block_size: u32;
+        /// Blocks in the pool; ids run from 0 to one less.
+        num_blocks: u32;
+        /// The longest sequence, in tokens.
+        max_seq_len: u32;
+        /// Sequences that may live at a time: rows of the block table.
+        max_sequences: u32;
     }
 
     /// Blocks of the longest sequence: columns of the block table.

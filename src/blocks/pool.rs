@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use crate::blocks::BlockId;
 use crate::error::PoolError;
+use crate::setters::options;
 
 /// How far ahead of the head of the queue a block's node is fetched into the cache.
 const LOOKAHEAD: usize = 16;
@@ -80,14 +81,11 @@ impl BlockPool {
         (self.nodes.len() - 1) as u32
     }
 
-    /// Blocks that [`allocate`](Self::allocate) can still hand out.
-    pub fn num_free(&self) -> u32 {
-        self.num_free
-    }
-
-    /// Blocks with two owners or more.
-    pub fn num_shared(&self) -> u32 {
-        self.num_shared
+    options! {
+        /// Blocks that [`allocate`](Self::allocate) can still hand out.
+        num_free: u32;
+        /// Blocks with two owners or more.
+        num_shared: u32;
     }
 
     /// Owners of a block; 0 if it is free.

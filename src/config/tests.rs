@@ -52,9 +52,14 @@ fn formats_have_one_name_everywhere() {
 fn a_pool_has_exactly_one_size() {
     assert_eq!(CacheConfig::new(2, 4, 64).layout(), Err(ConfigError::NoPoolSize));
     assert_eq!(
-        config().with_memory_budget_bytes(1000).layout(),
+        CacheConfig { memory_budget_bytes: Some(1000), ..config() }.layout(),
         Err(ConfigError::TwoPoolSizes { num_blocks: 100, memory_budget_bytes: 1000 })
     );
+    // The size that is set last is the one.
+    let budget = config().with_memory_budget_bytes(1000);
+    assert_eq!((budget.num_blocks(), budget.memory_budget_bytes()), (None, Some(1000)));
+    let blocks = budget.with_num_blocks(100);
+    assert_eq!((blocks.num_blocks(), blocks.memory_budget_bytes()), (Some(100), None));
 }
 
 #[test]

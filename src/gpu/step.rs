@@ -7,6 +7,7 @@ use super::error::ArgumentError;
 use super::value::Identity;
 use crate::plan::reach::Reach;
 use crate::plan::{StepPlan, TILE_CLASSES, TableSource};
+use crate::setters::options;
 
 /// A step whose words are on their way to the device; serves all layers of the cache that began it.
 ///
@@ -62,7 +63,7 @@ impl Step {
                 max_item_keys: plan.max_item_keys(class),
                 reaches: plan.reaches(class).to_vec(),
             }),
-            num_merges: plan.merges().len() as u32,
+            num_merges: plan.num_merges(),
             merge_reaches: plan.merge_reaches().to_vec(),
             num_partials: plan.num_partials(),
             max_splits_per_row: plan.max_splits_per_row(),
@@ -80,14 +81,11 @@ impl Step {
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
-    /// Query tokens: rows of the output.
-    pub fn num_rows(&self) -> u32 {
-        self.num_rows
-    }
-
-    /// Tokens to append: rows of K and V.
-    pub fn num_tokens(&self) -> u32 {
-        self.num_tokens
+    options! {
+        /// Query tokens: rows of the output.
+        num_rows: u32;
+        /// Tokens to append: rows of K and V.
+        num_tokens: u32;
     }
 
     /// Bind group 0, for the cache that began the step.

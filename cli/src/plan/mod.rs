@@ -101,9 +101,7 @@ pub fn plan(options: &SizingOptions, command: String) -> Result<SizingReport, Si
         .with_memory_budget_bytes(*budget_bytes);
     let paged = config.layout()?;
     // One sequence in a contiguous cache, whatever the budget.
-    let mut contiguous = config.clone().with_paged(false).with_num_blocks(paged.max_blocks_per_seq());
-    contiguous.memory_budget_bytes = None;
-    let contiguous = contiguous.layout()?;
+    let contiguous = config.clone().with_paged(false).with_num_blocks(paged.max_blocks_per_seq()).layout()?;
     let scenarios = scenario::all(options, &paged, &contiguous)?;
     let bytes = Bytes {
         token_in_layer: paged.bytes_per_token() / u64::from(paged.num_layers()),
@@ -147,4 +145,4 @@ impl Tables {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -23,17 +23,17 @@ impl WindowRecord {
     /// `None` for a model without windows; `config` is that of a paged cache for all layers.
     pub(super) fn of(model: &Model, config: &CacheConfig) -> Result<Option<Self>, SizingError> {
         let Some(window) = model.window else { return Ok(None) };
-        let seq_len = model.max_seq_len.max(config.max_seq_len);
+        let seq_len = model.max_seq_len.max(config.max_seq_len());
         let bytes = |num_layers: u32, blocks: u32| {
             if num_layers == 0 {
                 return Ok(0);
             }
-            let mut part = config.clone().with_num_blocks(blocks);
-            (part.num_layers, part.memory_budget_bytes) = (num_layers, None);
-            Ok::<_, SizingError>(part.layout()?.total_bytes())
+            Ok::<_, SizingError>(
+                config.clone().with_num_layers(num_layers).with_num_blocks(blocks).layout()?.total_bytes(),
+            )
         };
-        let all = seq_len.div_ceil(config.block_size);
-        let seen = most_blocks(window, seq_len, config.block_size);
+        let all = seq_len.div_ceil(config.block_size());
+        let seen = most_blocks(window, seq_len, config.block_size());
         let full_layers = model.num_layers - model.windowed_layers;
         Ok(Some(Self {
             window,

@@ -64,8 +64,7 @@ pub enum ExecuteError {
 /// The same cache with fewer layers and as many blocks: a schedule over it takes the same steps.
 pub fn with_layers(cache: &CacheConfig, layers: u32) -> Result<CacheConfig, ConfigError> {
     let blocks = cache.layout()?.num_blocks();
-    let mut fewer = cache.clone().with_num_blocks(blocks);
-    (fewer.num_layers, fewer.memory_budget_bytes) = (layers, None);
+    let fewer = cache.clone().with_num_layers(layers).with_num_blocks(blocks);
     fewer.layout().map(|_| fewer)
 }
 

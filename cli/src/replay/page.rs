@@ -47,11 +47,11 @@ impl Report for ReplayReport {
             _ => String::new(),
         };
         let per_token = count(self.bytes_per_token);
-        let (kv_dtype, block_size) = (cache.kv_dtype, count(cache.block_size));
+        let (kv_dtype, block_size) = (cache.kv_dtype(), count(cache.block_size()));
         let room = budget(self);
         let room =
             format!("{model}, {per_token} bytes per token in {kv_dtype}, blocks of {block_size} tokens, budget {room}");
-        let (longest, step) = (count(cache.max_seq_len), count(self.step_tokens));
+        let (longest, step) = (count(cache.max_seq_len()), count(self.step_tokens));
         let facts = vec![
             ("log", format!("{}, {}{skipped}{time}", log.name, counted(log.requests as u64, "request"))),
             ("cache", room),
@@ -220,7 +220,7 @@ const ROWS: &[(&str, Cell)] = &[
 ];
 
 fn budget(report: &ReplayReport) -> String {
-    match (report.cache.memory_budget_bytes, report.cache.num_blocks) {
+    match (report.cache.memory_budget_bytes(), report.cache.num_blocks()) {
         (Some(bytes), _) => ByteSize(bytes).to_string(),
         (None, blocks) => format!("{} blocks", count(blocks.unwrap_or(0))),
     }

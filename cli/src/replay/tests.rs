@@ -257,7 +257,6 @@ fn impossible_requests_are_typed_errors() {
         assert!(leaps.contains(&format!("the clock gives {step_s} s")), "{leaps}");
     }
     let mut poor = options(512);
-    poor.cache.num_blocks = None;
-    poor.cache.memory_budget_bytes = Some(1000);
+    poor.cache = poor.cache.with_memory_budget_bytes(1000);
     assert!(error(&poor, CLOCK).starts_with("memory_budget_bytes is 1000, but one block of 16 tokens takes"));
 }

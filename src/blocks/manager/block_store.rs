@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::blocks::events::{BlockEvent, EventLog};
 use crate::blocks::manager::clear::Clears;
 use crate::blocks::prefix::PrefixIndex;
-use crate::blocks::{BlockId, BlockPool, Domain, ManagerOptions};
+use crate::blocks::{BlockId, BlockPool, Domain, ManagerOptions, sha256};
 use crate::error::ManagerError;
 use crate::layout::KvLayout;
 
@@ -29,7 +29,7 @@ impl Store {
     pub(super) fn new(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
         let num_blocks = layout.num_blocks();
         let no_memory = |bytes| ManagerError::HostMemory { bytes };
-        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash);
+        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash.unwrap_or(sha256));
         Ok(Self {
             pool: BlockPool::new(num_blocks)?,
             prefix: options.prefix_cache.then(index).transpose().map_err(no_memory)?,

@@ -1,7 +1,7 @@
 //! What a manager does beyond handing out blocks.
 
-use crate::blocks::{KeyHash, sha256};
-use crate::setters::setters;
+use crate::blocks::KeyHash;
+use crate::setters::{options, setters};
 
 /// How a [`CacheManager`](crate::blocks::CacheManager) works; by default it does nothing that is not asked for.
 ///
@@ -26,60 +26,48 @@ use crate::setters::setters;
 /// cache.commit(&mut plan)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ManagerOptions {
-    /// Full blocks are found again by their tokens. Needs a paged cache, and tokens in
-    /// [`reserve_tokens`](crate::blocks::CacheManager::reserve_tokens).
-    pub prefix_cache: bool,
-    /// The window of every group of layers, `None` for layers that see everything. Where all have one, blocks that left
-    /// the widest return to the pool; no groups are like one without a window.
-    pub windows: Vec<Option<u32>>,
-    /// Tokens by which a sequence may be cut after blocks left its windows, for speculation: blocks are kept so much
-    /// longer.
-    pub window_slack: u32,
-    /// Blocks with old data are listed so that the device can clear or poison them: those that a step hands out in
-    /// [`StepPlan::clears`](crate::plan::StepPlan::clears), free ones in
-    /// [`take_clears`](crate::blocks::CacheManager::take_clears).
-    pub clear_freed: bool,
-    /// Changes of the prefix cache are kept for [`take_events`](crate::blocks::CacheManager::take_events).
-    pub events: bool,
-    /// A preempted sequence of at least so many tokens is swapped out; shorter ones, and all where this is `None`, are
-    /// computed again.
-    pub swap_from_tokens: Option<u32>,
-    /// The hash behind the keys of the prefix cache. A weak one costs time, not correctness: hits are compared.
-    pub key_hash: KeyHash,
-}
-
-impl Default for ManagerOptions {
-    fn default() -> Self {
-        Self {
-            prefix_cache: false,
-            windows: Vec::new(),
-            window_slack: 0,
-            clear_freed: false,
-            events: false,
-            swap_from_tokens: None,
-            key_hash: sha256,
-        }
-    }
+    pub(crate) prefix_cache: bool,
+    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) window_slack: u32,
+    pub(crate) clear_freed: bool,
+    pub(crate) events: bool,
+    pub(crate) swap_from_tokens: Option<u32>,
+    pub(crate) key_hash: Option<KeyHash>,
 }
 
 impl ManagerOptions {
+    options! {
+        /// Whether full blocks are found again by their tokens. Needs a paged cache, and tokens in
+        /// [`reserve_tokens`](crate::blocks::CacheManager::reserve_tokens).
+        prefix_cache: bool, with_prefix_cache(bool);
+        /// Tokens by which a sequence may be cut after blocks left its windows, for speculation: blocks are kept so much
+        /// longer.
+        window_slack: u32, with_window_slack(u32);
+        /// Whether blocks with old data are listed so that the device can clear or poison them: those that a step hands out
+        /// in [`StepPlan::clears`](crate::plan::StepPlan::clears), free ones in
+        /// [`take_clears`](crate::blocks::CacheManager::take_clears).
+        clear_freed: bool, with_clear_freed(bool);
+        /// Whether changes of the prefix cache are kept for [`take_events`](crate::blocks::CacheManager::take_events).
+        events: bool, with_events(bool);
+        /// A preempted sequence of at least so many tokens is swapped out; shorter ones, and all where this is `None`, are
+        /// computed again.
+        swap_from_tokens: Option<u32>, with_swap_from_tokens(Option<u32>);
+        /// The hash behind the keys of the prefix cache, [`sha256`](crate::blocks::sha256) where this is `None`. A weak one
+        /// costs time, not correctness: hits are compared.
+        key_hash: Option<KeyHash>, with_key_hash(KeyHash) => Some(key_hash);
+    }
+
+    /// The window of every group of layers, `None` for layers that see everything. Where all have one, blocks that left
+    /// the widest return to the pool; no groups are like one without a window.
+    pub fn windows(&self) -> &[Option<u32>] {
+        &self.windows
+    }
+
     setters! {
-        /// Sets [`prefix_cache`](Self::prefix_cache).
-        with_prefix_cache(prefix_cache: bool);
         /// Sets [`windows`](Self::windows).
         with_windows(windows: &[Option<u32>]) => windows.to_vec();
-        /// Sets [`window_slack`](Self::window_slack).
-        with_window_slack(window_slack: u32);
-        /// Sets [`clear_freed`](Self::clear_freed).
-        with_clear_freed(clear_freed: bool);
-        /// Sets [`events`](Self::events).
-        with_events(events: bool);
-        /// Sets [`swap_from_tokens`](Self::swap_from_tokens).
-        with_swap_from_tokens(swap_from_tokens: Option<u32>);
-        /// Sets [`key_hash`](Self::key_hash).
-        with_key_hash(key_hash: KeyHash);
     }
 }

@@ -116,7 +116,7 @@ fn model_ops() -> usize {
 }
 
 fn run(config: &CacheConfig, options: ManagerOptions, ops: &[Op], fault: Fault) {
-    let options = options.clone().with_prefix_cache(options.prefix_cache && config.paged);
+    let options = options.clone().with_prefix_cache(options.prefix_cache() && config.paged());
     let mut harness = Harness::new(config, options, fault);
     for op in ops {
         harness.apply(op);

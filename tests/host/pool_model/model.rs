@@ -194,7 +194,7 @@ impl Model {
     /// Enters the full blocks of a sequence, as far as its tokens are known.
     pub fn register(&mut self, id: SeqId) {
         let size = self.block_size();
-        if !self.options.prefix_cache {
+        if !self.options.prefix_cache() {
             return;
         }
         loop {
@@ -231,7 +231,7 @@ impl Model {
     }
 
     fn widest_window(&self) -> Option<u64> {
-        let windows: Option<Vec<u32>> = self.options.windows.iter().copied().collect();
+        let windows: Option<Vec<u32>> = self.options.windows().iter().copied().collect();
         windows.and_then(|windows| windows.into_iter().max()).filter(|_| self.layout.paged()).map(u64::from)
     }
 
@@ -244,7 +244,7 @@ impl Model {
     /// Takes the blocks away that the queries behind a sequence cannot see, even if it is cut by the slack.
     pub fn release_outside(&mut self, id: SeqId) {
         let seq = self.seq(id).unwrap();
-        let position = u64::from(seq.len().saturating_sub(self.options.window_slack));
+        let position = u64::from(seq.len().saturating_sub(self.options.window_slack()));
         for column in (0..seq.blocks.len()).rev() {
             let outside = self.is_outside(position, column);
             if let Some(block) = self.seq_mut(id).blocks[column].take_if(|_| outside) {

@@ -67,11 +67,10 @@ fn a_whole_schedule_agrees_with_the_oracle() {
 #[test]
 fn fewer_layers_change_nothing_of_the_schedule() {
     let fewer = with_layers(&cache(), 1).unwrap();
-    assert_eq!((fewer.num_layers, fewer.num_blocks), (1, Some(26)));
-    let mut budget = cache().with_memory_budget_bytes(1 << 20);
-    budget.num_blocks = None;
+    assert_eq!((fewer.num_layers(), fewer.num_blocks()), (1, Some(26)));
+    let budget = cache().with_memory_budget_bytes(1 << 20);
     let fewer = with_layers(&budget, 1).unwrap();
-    assert_eq!(fewer.num_blocks, Some(budget.layout().unwrap().num_blocks()));
+    assert_eq!(fewer.num_blocks(), Some(budget.layout().unwrap().num_blocks()));
     let served = |cache: &CacheConfig| {
         let cancel = AtomicBool::new(false);
         serve(&log(), &ServeOptions::new(cache.clone()), true, &CLOCK, None, &mut |_| {}, &cancel).unwrap()
