@@ -124,7 +124,7 @@ fn decode(iterations: u64) -> Duration {
         let start = Instant::now();
         for _ in 0..steps {
             cache.reserve(&batch, &mut plan).expect("the pool is large enough");
-            plan.encode(&mut words);
+            plan.words(&mut words);
             black_box(&words);
             cache.commit(&mut plan).expect("the step is open");
         }
@@ -157,7 +157,7 @@ fn planning(criterion: &mut Criterion) {
     group.bench_function("reserve_encode_rollback/256x4096_new_blocks", |bencher| {
         bencher.iter(|| {
             cache.reserve(&batch, &mut plan).expect("the pool is large enough");
-            plan.encode(&mut words);
+            plan.words(&mut words);
             black_box(&words);
             cache.rollback(&mut plan).expect("the step is open");
         });

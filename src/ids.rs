@@ -91,7 +91,8 @@ impl SeqId {
     }
 
     /// How often the row had been given out before.
-    pub const fn generation(self) -> u32 {
+    #[cfg(test)]
+    pub(crate) const fn generation(self) -> u32 {
         self.generation
     }
 }

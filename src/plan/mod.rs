@@ -8,6 +8,7 @@
 
 mod append;
 mod dispatch;
+mod encode;
 mod raw;
 pub(crate) mod reach;
 mod schedule;
@@ -22,16 +23,21 @@ pub use raw::RawTables;
 pub use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
-pub use words::{
-    BlockCopy, MAX_TILE_TOKENS, Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
-};
+pub use words::{BlockCopy, MAX_TILE_TOKENS, TableUpdate};
+#[cfg(feature = "testkit")]
+pub use words::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TileClass};
+#[cfg(not(feature = "testkit"))]
+pub(crate) use words::{StepHeader, TILE_CLASSES};
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(crate) use self::encode::inline_tables_base;
+use self::encode::{COPY_WORDS, HEADER_WORDS, MOST_ROW_WORDS, UPDATE_WORDS};
 use self::reach::Reach;
-use self::tiling::{Span, Tiling};
+use self::sharing::Span;
+use self::tiling::Tiling;
 use crate::error::PlanError;
 use crate::ids::BlockId;
 use crate::layout::KvLayout;
@@ -40,18 +46,9 @@ use crate::layout::KvLayout;
 /// below 2^32 turns a wild count into an error before memory is asked for.
 pub const MAX_ROWS: u32 = 1 << 24;
 
-/// Words of [`StepHeader`] and of the classes of query tiles; the positions follow at once.
-const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<TileClass>()) / 4) as u32;
-const TILE_WORDS: u32 = (size_of::<QueryTile>() / 4) as u32;
-const MERGE_WORDS: u32 = (size_of::<Merge>() / 4) as u32;
-const UPDATE_WORDS: u32 = (size_of::<TableUpdate>() / 4) as u32;
-const COPY_WORDS: u32 = (size_of::<BlockCopy>() / 4) as u32;
-/// Words of a row at most: its position and slot, its own and a shared tile with a member each, its merge.
-const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
-
 /// Where the block tables are to which the query tiles of a step point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TableSource {
+pub(crate) enum TableSource {
     /// In a buffer that stays on the device; the step only brings the entries that changed.
     #[default]
     Resident,
@@ -114,9 +111,9 @@ pub struct StepPlan {
     pub(crate) copies: Vec<BlockCopy>,
     pub(crate) clears: Vec<BlockId>,
     /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
-    tables: Vec<u32>,
+    pub(crate) tables: Vec<u32>,
     source: TableSource,
-    tiling: Tiling,
+    pub(crate) tiling: Tiling,
     /// The cache it was filled for.
     layout: Option<KvLayout>,
     pub(crate) ticket: Option<Ticket>,
@@ -201,13 +198,8 @@ impl StepPlan {
         self.cu_seqlens_q.windows(2).filter(|rows| rows[0] < rows[1]).map(|rows| rows[1] - 1)
     }
 
-    /// The query tiles of class `class`, which have room for `2^class` tokens; none beyond [`TILE_CLASSES`].
-    pub fn tiles(&self, class: usize) -> &[QueryTile] {
-        self.tiling.tiles.get(class).map_or(&[], Vec::as_slice)
-    }
-
     /// Work items of a class: the splits of its tiles. A sequence without keys has one as well, which writes its zeros.
-    pub fn num_items(&self, class: usize) -> u32 {
+    pub(crate) fn num_items(&self, class: usize) -> u32 {
         self.tiling.items.get(class).copied().unwrap_or(0)
     }
 
@@ -226,23 +218,18 @@ impl StepPlan {
         self.tiling.max_item_keys.get(class).copied().unwrap_or(0)
     }
 
-    /// The rows of all query tiles; see [`QueryTile::first_member`].
-    pub fn members(&self) -> &[u32] {
-        &self.tiling.members
-    }
-
-    /// The queries whose results may be merged from partials.
-    pub fn merges(&self) -> &[Merge] {
-        &self.tiling.merges
+    /// Queries whose results may be merged from partials.
+    pub(crate) fn num_merges(&self) -> u32 {
+        self.tiling.merges.len() as u32
     }
 
     /// Partial results, one per query and split of the query tiles that leave them.
-    pub fn num_partials(&self) -> u32 {
+    pub(crate) fn num_partials(&self) -> u32 {
         self.tiling.num_partials
     }
 
     /// Splits of the longest row that is merged; 0 if none is.
-    pub fn max_splits_per_row(&self) -> u32 {
+    pub(crate) fn max_splits_per_row(&self) -> u32 {
         self.tiling.max_splits
     }
 
@@ -270,84 +257,13 @@ impl StepPlan {
         &self.clears
     }
 
-    /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.
-    pub fn inline_tables(&self) -> &[u32] {
-        &self.tables
-    }
-
     /// Where [`QueryTile::table_base`] points.
-    pub fn table_source(&self) -> TableSource {
+    pub(crate) fn table_source(&self) -> TableSource {
         self.source
     }
 
-    /// Sizes and offsets of the encoded step.
-    pub fn header(&self) -> StepHeader {
-        // `prepare` has seen that every offset fits.
-        let slots_base = HEADER_WORDS + self.num_rows();
-        let updates_base = slots_base + self.num_tokens();
-        let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
-        let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
-        let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
-        StepHeader {
-            num_queries: self.num_rows(),
-            num_slots: self.num_tokens(),
-            num_updates: self.updates.len() as u32,
-            num_merges: self.tiling.merges.len() as u32,
-            positions_base: HEADER_WORDS,
-            members_base: merges_base + MERGE_WORDS * self.tiling.merges.len() as u32,
-            merges_base,
-            slots_base,
-            updates_base,
-            num_copies: self.copies.len() as u32,
-            copies_base,
-            num_clears: self.clears.len() as u32,
-            clears_base,
-        }
-    }
-
-    /// The classes of query tiles, with their offsets in the encoded step.
-    pub fn classes(&self) -> [TileClass; TILE_CLASSES] {
-        let mut tiles_base = self.tiles_base();
-        std::array::from_fn(|class| {
-            let num_tiles = self.tiling.tiles[class].len() as u32;
-            let base = tiles_base;
-            tiles_base += TILE_WORDS * num_tiles;
-            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.items[class] }
-        })
-    }
-
-    fn tiles_base(&self) -> u32 {
-        let changes = UPDATE_WORDS as usize * self.updates.len() + COPY_WORDS as usize * self.copies.len();
-        let before = self.positions.len() + self.slots.len() + changes + self.clears.len() + self.tables.len();
-        HEADER_WORDS + before as u32
-    }
-
-    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, copies, clears,
-    /// inline tables, query tiles, merges, members.
-    pub fn encode(&self, out: &mut Vec<u32>) {
-        out.clear();
-        out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
-        out.extend_from_slice(bytemuck::cast_slice(&self.classes()));
-        out.extend_from_slice(bytemuck::cast_slice(&self.positions));
-        out.extend_from_slice(&self.slots);
-        out.extend_from_slice(bytemuck::cast_slice(&self.updates));
-        out.extend_from_slice(bytemuck::cast_slice(&self.copies));
-        out.extend_from_slice(bytemuck::cast_slice(&self.clears));
-        out.extend_from_slice(&self.tables);
-        for tiles in &self.tiling.tiles {
-            out.extend_from_slice(bytemuck::cast_slice(tiles));
-        }
-        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.merges));
-        out.extend_from_slice(&self.tiling.members);
-    }
-
-    /// Bytes that [`encode`](Self::encode) writes: what a step sends to the device, for all layers together.
-    pub fn upload_bytes(&self) -> u64 {
-        4 * (u64::from(self.header().members_base) + self.tiling.members.len() as u64)
-    }
-
     /// Whether the plan may be used with a cache of this layout: it was filled for one, or is empty.
-    pub fn fits(&self, layout: &KvLayout) -> bool {
+    pub(crate) fn fits(&self, layout: &KvLayout) -> bool {
         self.layout.as_ref().is_none_or(|own| own == layout)
     }
 
@@ -427,12 +343,6 @@ pub(crate) struct Counts {
     pub(crate) copies: u64,
     pub(crate) clears: u64,
     pub(crate) tables: u64,
-}
-
-/// Offset of the inline tables in an encoded step that changes nothing in the resident one.
-pub(crate) fn inline_tables_base(rows: u64, slots: u64) -> u32 {
-    // `prepare` has seen that it fits.
-    (u64::from(HEADER_WORDS) + rows + slots) as u32
 }
 
 #[cfg(test)]

@@ -9,8 +9,26 @@ use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
 use super::schedule::Schedule;
-use super::tiling::Span;
 use crate::ids::RELEASED;
+
+/// What one sequence brings to a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) first_row: u32,
+    pub(super) queries: u32,
+    /// Keys, those of this step included.
+    pub(super) seq_len: u32,
+    pub(super) table_base: u32,
+    /// Its first splits, where another tile serves them.
+    pub(super) shared: SharedRun,
+}
+
+impl Span {
+    /// The position of a query.
+    pub(super) fn position(&self, query: u32) -> i64 {
+        i64::from(self.seq_len) - i64::from(self.queries) + i64::from(query)
+    }
+}
 
 /// The first splits of a sequence, served by a tile of several.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,42 +4,23 @@ use std::ops::RangeInclusive;
 
 use super::reach::Reach;
 use super::schedule::Schedule;
-use super::sharing::{SharedRun, Sharing};
+use super::sharing::{SharedRun, Sharing, Span};
 use super::words::{MAX_TILE_TOKENS, Merge, NO_PARTIAL, QueryTile, TILE_CLASSES};
 use crate::error::PlanError;
 
-/// What one sequence brings to a step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) first_row: u32,
-    pub(super) queries: u32,
-    /// Keys, those of this step included.
-    pub(super) seq_len: u32,
-    pub(super) table_base: u32,
-    /// Its first splits, where another tile serves them.
-    pub(super) shared: SharedRun,
-}
-
-impl Span {
-    /// The position of a query.
-    fn position(&self, query: u32) -> i64 {
-        i64::from(self.seq_len) - i64::from(self.queries) + i64::from(query)
-    }
-}
-
 /// The tiles of a step; keeps its memory from step to step.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tiling {
+pub(crate) struct Tiling {
     spans: Vec<Span>,
-    pub(super) tiles: [Vec<QueryTile>; TILE_CLASSES],
+    pub(crate) tiles: [Vec<QueryTile>; TILE_CLASSES],
     /// Work items per class.
     pub(super) items: [u32; TILE_CLASSES],
     /// Of every tile, class by class.
     pub(super) reaches: [Vec<Reach>; TILE_CLASSES],
     /// Most keys of a work item, per class.
     pub(super) max_item_keys: [u32; TILE_CLASSES],
-    pub(super) members: Vec<u32>,
-    pub(super) merges: Vec<Merge>,
+    pub(crate) members: Vec<u32>,
+    pub(crate) merges: Vec<Merge>,
     /// Of runs of neighbours that are merged, over all keys of their sequence.
     pub(super) merge_reaches: Vec<Reach>,
     pub(super) num_partials: u32,

@@ -79,7 +79,7 @@ fn a_warm_decode_step_asks_for_no_memory() {
     let mut words = Vec::new();
     let mut step = || {
         cache.reserve(&batch, &mut plan).unwrap();
-        plan.encode(&mut words);
+        plan.words(&mut words);
         cache.commit(&mut plan).unwrap();
         plan.updates().len()
     };
@@ -115,7 +115,7 @@ fn a_warm_decode_step_that_fills_cached_blocks_asks_for_none_either() {
     let mut steps = |count: usize| {
         for _ in 0..count {
             cache.reserve_tokens(&batch, &mut plan).unwrap();
-            plan.encode(&mut words);
+            plan.words(&mut words);
             cache.commit(&mut plan).unwrap();
         }
         cache.stats().evictions
@@ -209,7 +209,7 @@ fn a_warm_step_asks_for_no_memory_whether_its_sequences_share_blocks_or_not() {
         let mut step = |seq_lens: &[u32]| {
             let tables = RawTables::new(Tables::Dense { block_table: &block_table, max_blocks: 65, seq_lens });
             plan.plan_tables(&layout, &tables).unwrap();
-            plan.encode(&mut words);
+            plan.words(&mut words);
             plan.merges().iter().filter(|merge| merge.shared_splits == 3).count()
         };
         // Six families of 40, in tiles of 16, 16 and 8, and one of 16.

@@ -1,0 +1,87 @@
+//! A plan as the words that the device reads.
+
+use super::StepPlan;
+use super::words::{BlockCopy, Merge, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+
+/// Words of [`StepHeader`] and of the classes of query tiles; the positions follow at once.
+pub(super) const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<TileClass>()) / 4) as u32;
+const TILE_WORDS: u32 = (size_of::<QueryTile>() / 4) as u32;
+const MERGE_WORDS: u32 = (size_of::<Merge>() / 4) as u32;
+pub(super) const UPDATE_WORDS: u32 = (size_of::<TableUpdate>() / 4) as u32;
+pub(super) const COPY_WORDS: u32 = (size_of::<BlockCopy>() / 4) as u32;
+/// Words of a row at most: its position and slot, its own and a shared tile with a member each, its merge.
+pub(super) const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
+
+impl StepPlan {
+    /// Sizes and offsets of the encoded step.
+    pub(super) fn header(&self) -> StepHeader {
+        // `prepare` has seen that every offset fits.
+        let slots_base = HEADER_WORDS + self.num_rows();
+        let updates_base = slots_base + self.num_tokens();
+        let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
+        let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
+        let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
+        StepHeader {
+            num_queries: self.num_rows(),
+            num_slots: self.num_tokens(),
+            num_updates: self.updates.len() as u32,
+            num_merges: self.tiling.merges.len() as u32,
+            positions_base: HEADER_WORDS,
+            members_base: merges_base + MERGE_WORDS * self.tiling.merges.len() as u32,
+            merges_base,
+            slots_base,
+            updates_base,
+            num_copies: self.copies.len() as u32,
+            copies_base,
+            num_clears: self.clears.len() as u32,
+            clears_base,
+        }
+    }
+
+    /// The classes of query tiles, with their offsets in the encoded step.
+    pub(super) fn classes(&self) -> [TileClass; TILE_CLASSES] {
+        let mut tiles_base = self.tiles_base();
+        std::array::from_fn(|class| {
+            let num_tiles = self.tiling.tiles[class].len() as u32;
+            let base = tiles_base;
+            tiles_base += TILE_WORDS * num_tiles;
+            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.items[class] }
+        })
+    }
+
+    fn tiles_base(&self) -> u32 {
+        let changes = UPDATE_WORDS as usize * self.updates.len() + COPY_WORDS as usize * self.copies.len();
+        let before = self.positions.len() + self.slots.len() + changes + self.clears.len() + self.tables.len();
+        HEADER_WORDS + before as u32
+    }
+
+    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, copies, clears,
+    /// inline tables, query tiles, merges, members.
+    pub(crate) fn encode(&self, out: &mut Vec<u32>) {
+        out.clear();
+        out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
+        out.extend_from_slice(bytemuck::cast_slice(&self.classes()));
+        out.extend_from_slice(bytemuck::cast_slice(&self.positions));
+        out.extend_from_slice(&self.slots);
+        out.extend_from_slice(bytemuck::cast_slice(&self.updates));
+        out.extend_from_slice(bytemuck::cast_slice(&self.copies));
+        out.extend_from_slice(bytemuck::cast_slice(&self.clears));
+        out.extend_from_slice(&self.tables);
+        for tiles in &self.tiling.tiles {
+            out.extend_from_slice(bytemuck::cast_slice(tiles));
+        }
+        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.merges));
+        out.extend_from_slice(&self.tiling.members);
+    }
+
+    /// Bytes that the step sends to the device, for all layers together.
+    pub fn upload_bytes(&self) -> u64 {
+        4 * (u64::from(self.header().members_base) + self.tiling.members.len() as u64)
+    }
+}
+
+/// Offset of the inline tables in an encoded step that changes nothing in the resident one.
+pub(crate) fn inline_tables_base(rows: u64, slots: u64) -> u32 {
+    // `prepare` has seen that it fits.
+    (u64::from(HEADER_WORDS) + rows + slots) as u32
+}

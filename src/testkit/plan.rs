@@ -1,0 +1,30 @@
+//! What tests look at in a plan.
+
+use crate::plan::{Merge, QueryTile, StepPlan};
+
+impl StepPlan {
+    /// The query tiles of class `class`, which have room for `2^class` tokens; none beyond [`TILE_CLASSES`](crate::plan::TILE_CLASSES).
+    pub fn tiles(&self, class: usize) -> &[QueryTile] {
+        self.tiling.tiles.get(class).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rows of all query tiles; see [`QueryTile::first_member`].
+    pub fn members(&self) -> &[u32] {
+        &self.tiling.members
+    }
+
+    /// The queries whose results may be merged from partials.
+    pub fn merges(&self) -> &[Merge] {
+        &self.tiling.merges
+    }
+
+    /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.
+    pub fn inline_tables(&self) -> &[u32] {
+        &self.tables
+    }
+
+    /// Replaces `out` by the words for the device.
+    pub fn words(&self, out: &mut Vec<u32>) {
+        self.encode(out);
+    }
+}
