@@ -17,10 +17,7 @@ impl CacheManager {
             self.check_sequence(row, state)?;
             for &block in &self.tables.row(row)[state.released as usize..state.num_blocks as usize] {
                 let Some(count) = owners.get_mut(block.index()) else {
-                    return Err(InvariantError::FreeList {
-                        block,
-                        what: "a table names it, but it is not in the pool",
-                    });
+                    return Err(InvariantError::FreeList { block, what: "a table names it, but the pool lacks it" });
                 };
                 *count += 1;
             }
@@ -33,16 +30,11 @@ impl CacheManager {
             leaving[source.index()] += 1;
         }
         for (block, (&counted, &leaving)) in (0..).map(BlockId::of_pool).zip(owners.iter().zip(&leaving)) {
-            let stored = self.store.owners(block);
-            if stored != counted {
-                return Err(InvariantError::Owners { block, stored, counted });
-            }
-            if self.store.pool().leaving(block) != leaving {
-                return Err(InvariantError::Owners {
-                    block,
-                    stored: self.store.pool().leaving(block),
-                    counted: leaving,
-                });
+            for (stored, counted) in [(self.store.owners(block), counted), (self.store.pool().leaving(block), leaving)]
+            {
+                if stored != counted {
+                    return Err(InvariantError::Owners { block, stored, counted });
+                }
             }
         }
         let counter = |name, stored: u32, counted: u32| match stored == counted {
@@ -60,6 +52,7 @@ impl CacheManager {
         let blocks = self.layout.blocks_for(len).max(self.first_blocks());
         let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
         let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];
+        let full = state.known / block_size;
         let gone = table.iter().filter(|&&block| block == RELEASED).count() as u32;
         for (what, value, expected, holds) in [
             ("its length", len, self.layout.max_seq_len(), len <= self.layout.max_seq_len()),
@@ -68,12 +61,7 @@ impl CacheManager {
             ("the number of released entries", gone, state.released, gone == state.released),
             ("the number of uploaded entries", state.uploaded, blocks, state.uploaded <= blocks),
             ("the number of known tokens", state.known, state.len, state.known <= state.len),
-            (
-                "the number of cached blocks",
-                state.registered,
-                state.known / block_size,
-                state.registered <= state.known / block_size,
-            ),
+            ("the number of cached blocks", state.registered, full, state.registered <= full),
         ] {
             if !holds {
                 return Err(InvariantError::Sequence { row, what, value: value.into(), expected: expected.into() });
@@ -88,11 +76,8 @@ impl CacheManager {
     ) -> Result<(), InvariantError> {
         let evicted = self.store.evicted();
         let Some(prefix) = self.store.prefix() else {
-            return counter("cached blocks", self.store.num_cached(), 0).and(counter(
-                "evictions",
-                evicted.len() as u32,
-                0,
-            ));
+            counter("cached blocks", self.store.num_cached(), 0)?;
+            return counter("evictions", evicted.len() as u32, 0);
         };
         if !self.step.is_open() {
             counter("evictions of no step", evicted.len() as u32, 0)?;

@@ -142,7 +142,7 @@ impl CacheManager {
             if freed >= missing {
                 break;
             }
-            freed += u64::from(self.add_victim(&mut owners, row));
+            freed += u64::from(self.count_victim(&mut owners, row, true));
             chosen.push(row);
         }
         if freed < missing {
@@ -150,16 +150,16 @@ impl CacheManager {
         }
         // The highest ranks are spared first.
         for at in (0..chosen.len()).rev() {
-            let lost = u64::from(self.remove_victim(&mut owners, chosen[at]));
+            let lost = u64::from(self.count_victim(&mut owners, chosen[at], false));
             if freed - lost >= missing {
                 freed -= lost;
                 chosen.remove(at);
             } else {
-                self.add_victim(&mut owners, chosen[at]);
+                self.count_victim(&mut owners, chosen[at], true);
             }
         }
         owners.clear();
-        Ok(chosen.iter().map(|&row| self.victim(row, self.add_victim(&mut owners, row))).collect())
+        Ok(chosen.iter().map(|&row| self.victim(row, self.count_victim(&mut owners, row, true))).collect())
     }
 
     /// Releases a sequence that gives way, and counts it as such. Returns the rank it should have when it comes back.
@@ -185,25 +185,15 @@ impl CacheManager {
         self.tables.row(row)[..used].iter().copied().filter(|&block| block != RELEASED)
     }
 
-    /// Counts a sequence among those that give way. Returns how many more blocks become free.
-    fn add_victim(&self, owners: &mut Owners, row: u32) -> u32 {
-        let mut freed = 0;
+    /// Counts a sequence among those that give way, or no longer. Returns how many blocks more, or fewer, become free.
+    fn count_victim(&self, owners: &mut Owners, row: u32, gives_way: bool) -> u32 {
+        let mut changed = 0;
         for block in self.owned(row) {
             let count = owners.entry(block).or_default();
-            *count += 1;
-            freed += u32::from(self.store.owners(block) == *count);
+            *count += u32::from(gives_way);
+            changed += u32::from(self.store.owners(block) == *count);
+            *count -= u32::from(!gives_way);
         }
-        freed
-    }
-
-    /// Takes back [`add_victim`](Self::add_victim). Returns how many fewer blocks become free.
-    fn remove_victim(&self, owners: &mut Owners, row: u32) -> u32 {
-        let mut lost = 0;
-        for block in self.owned(row) {
-            let count = owners.entry(block).or_default();
-            lost += u32::from(self.store.owners(block) == *count);
-            *count -= 1;
-        }
-        lost
+        changed
     }
 }

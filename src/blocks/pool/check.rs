@@ -9,23 +9,21 @@ impl BlockPool {
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
         let ring = self.num_blocks();
         let (mut before, mut seen) = (ring, 0_u32);
+        let broken = |block, what| Err(InvariantError::FreeList { block: BlockId::of_pool(block), what });
         loop {
             let at = self.nodes[before as usize].next;
             if at > ring || self.nodes[at as usize].prev != before {
-                return Err(InvariantError::FreeList {
-                    block: BlockId::of_pool(at),
-                    what: "its neighbours do not agree",
-                });
+                return broken(at, "its neighbours do not agree");
             }
             if at == ring {
                 break;
             }
             if self.nodes[at as usize].refs > 0 {
-                return Err(InvariantError::FreeList { block: BlockId::of_pool(at), what: "it has owners" });
+                return broken(at, "it has owners");
             }
             seen += 1;
             if seen > ring {
-                return Err(InvariantError::FreeList { block: BlockId::of_pool(at), what: "the list has no end" });
+                return broken(at, "the list has no end");
             }
             before = at;
         }
@@ -42,10 +40,7 @@ impl BlockPool {
         }
         match nodes.iter().position(|node| node.refs > 0 && node.prev > node.refs) {
             None => Ok(()),
-            Some(block) => Err(InvariantError::FreeList {
-                block: BlockId::of_pool(block as u32),
-                what: "more owners leave it than it has",
-            }),
+            Some(block) => broken(block as u32, "more owners leave it than it has"),
         }
     }
 }
