@@ -11,8 +11,9 @@ const WORKGROUP_LANES: u32 = 64;
 /// Beyond, the kernels' positions could wrap.
 const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 
-/// The form of the kernels on a device, and the limits that they keep.
+/// The form of the kernels on a device, and the limits that they keep; set the fields of what [`of`](Self::of) gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceProfile {
     /// How the lanes of a decode workgroup hand values to each other.
     pub lane_comm: LaneComm,

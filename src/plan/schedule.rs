@@ -2,11 +2,12 @@
 
 use super::words::MAX_TILE_TOKENS;
 
-/// How queries are gathered into tiles, and keys cut into splits.
+/// How queries are gathered into tiles, and keys cut into splits; set the fields of a [`default`](Self::default).
 ///
 /// All of it is fixed per device, so that a row's sums are grouped by its own length only: its result does not depend on
 /// what else is in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Schedule {
     /// Keys in one split of a row.
     pub split_tokens: u32,

@@ -8,7 +8,7 @@ use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::gpu::{ClearValue, DeviceProfile, KvCache};
 use wgpu_paged_attention::plan::BlockCopy;
-use wgpu_paged_attention::testkit::Gpu;
+use wgpu_paged_attention::testkit::{Gpu, changed};
 use wgpu_paged_attention::wgpu;
 
 /// A word that tells where it stands, in every pool of the cache.
@@ -65,7 +65,7 @@ fn model_fill(cache: &KvCache, words: &[u32], blocks: &[BlockId], word: u32) -> 
 /// One head shard or three, and a grid that must be folded.
 fn profiles(gpu: &Gpu, config: &CacheConfig) -> [DeviceProfile; 3] {
     let own = narrow(gpu);
-    [own.clone(), cut_by_heads(gpu, config), DeviceProfile { max_workgroups_per_dim: 3, ..own }]
+    [own.clone(), cut_by_heads(gpu, config), changed(&own, |it| it.max_workgroups_per_dim = 3)]
 }
 
 #[test]

@@ -8,7 +8,7 @@ use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::error::{ConfigError, LayoutError, TableError};
 use wgpu_paged_attention::gpu::{AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache};
 use wgpu_paged_attention::plan::{RawTables, Tables};
-use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec};
+use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, changed};
 use wgpu_paged_attention::wgpu;
 
 // R03, I19: the whole pool is compared, so a slot of −1 that lands anywhere shows.
@@ -152,7 +152,7 @@ fn a_pool_that_no_device_holds_is_an_error() {
     let error = KvCache::new(&gpu.device, &huge).unwrap_err();
     assert!(matches!(error, GpuError::Layout(LayoutError::HeadTooLarge { .. })), "{error:?}");
     let tables = CacheConfig::new(1, 1, 8).with_num_blocks(4).with_max_sequences(1 << 20).with_max_seq_len(16_384);
-    let profile = DeviceProfile { max_binding_bytes: 1 << 27, ..DeviceProfile::of(&gpu.device) };
+    let profile = changed(&DeviceProfile::of(&gpu.device), |it| it.max_binding_bytes = 1 << 27);
     let error = KvCache::with_profile(&gpu.device, &tables.layout().unwrap(), profile).unwrap_err();
     assert!(
         matches!(error, GpuError::Device(DeviceError::Limit { needed, limit, .. }) if needed == 1 << 32 && limit == 1 << 27),

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec};
+use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, changed};
 
 // I01: the output names the KV head that was read.
 #[test]
@@ -181,7 +181,7 @@ fn grids_folded_into_two_dimensions_serve_every_item_once() {
     let lens: Vec<u32> = (0..40).map(|at| at * 7 % 90).collect();
     let spec = ScenarioSpec { lse: true, ..ScenarioSpec::decode(4, 2, 24, &lens) };
     for profile in profiles(&gpu) {
-        let narrow = DeviceProfile { max_workgroups_per_dim: 23, ..with_splits(&profile, 16) };
+        let narrow = changed(&with_splits(&profile, 16), |it| it.max_workgroups_per_dim = 23);
         // 24 bytes of 16 a unit, two heads, 64 lanes: more groups than 23 for append, attention and merge alike
         let tokens: u32 = lens.iter().sum();
         assert!(tokens * 2 * 3 / 64 > 23 && lens.len() * 4 > 23);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::common::{assert_near, gpu, mean_scene, profiles, run, with_splits};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Fault, Gpu, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict, changed};
 
 /// How the rows of a sequence come to the device.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Form {
             Self::Decode | Self::Prefill => profile.clone(),
             Self::SplitDecode => with_splits(profile, split_tokens),
             // However many queries there are.
-            Self::SplitPrefill => DeviceProfile { chunk_queries: u32::MAX, ..with_splits(profile, split_tokens) },
+            Self::SplitPrefill => changed(&with_splits(profile, split_tokens), |it| it.chunk_queries = u32::MAX),
         }
     }
 

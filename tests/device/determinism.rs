@@ -13,7 +13,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Gpu, ScenarioSpec, ScenarioVariant, draw as draw_grid, setting};
+use wgpu_paged_attention::testkit::{Gpu, ScenarioSpec, ScenarioVariant, changed, draw as draw_grid, setting};
 
 /// One of `choices`.
 fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
@@ -24,7 +24,9 @@ fn pick<T: Copy>(rng: &mut StdRng, choices: &[T]) -> T {
 fn forms(gpu: &Gpu) -> Vec<DeviceProfile> {
     let mut forms = profiles(gpu);
     let plain = forms[0].clone().without_subgroups();
-    forms.push(DeviceProfile { tile_tokens: 16, tile_rows: 16, chunk_queries: 9, max_loop_rounds: u32::MAX, ..plain });
+    forms.push(changed(&plain, |it| {
+        (it.tile_tokens, it.tile_rows, it.chunk_queries, it.max_loop_rounds) = (16, 16, 9, u32::MAX)
+    }));
     forms
 }
 
@@ -65,7 +67,7 @@ fn batch(rng: &mut StdRng, lens: &[u32]) -> Vec<Part> {
 fn cut_by_heads(batches: &Batches<'_>, profile: &DeviceProfile) -> DeviceProfile {
     let layout = batches.cache().layout();
     let bytes = layout.k_shard_bytes(1).max(layout.v_shard_bytes(1));
-    DeviceProfile { max_binding_bytes: bytes.next_multiple_of(256), ..profile.clone() }
+    changed(profile, |it| it.max_binding_bytes = bytes.next_multiple_of(256))
 }
 
 #[track_caller]

@@ -2,7 +2,7 @@
 
 use crate::common::{bits, gpu, profiles, run};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, ScenarioVariant};
+use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, ScenarioVariant, changed};
 
 #[test]
 fn a_step_in_one_dispatch_equals_the_same_in_many() {
@@ -21,7 +21,7 @@ fn a_step_in_one_dispatch_equals_the_same_in_many() {
             scenario.judge(&whole).unwrap();
             // One workgroup to a dispatch, a few, and many.
             for max_dispatch_work in [1, 5000, 100_000] {
-                let pieces = run(&gpu, &DeviceProfile { max_dispatch_work, ..profile.clone() }, &scenario);
+                let pieces = run(&gpu, &changed(&profile, |it| it.max_dispatch_work = max_dispatch_work), &scenario);
                 assert_eq!(bits(&pieces.out), bits(&whole.out), "{max_dispatch_work}");
                 assert_eq!(bits(&pieces.lse), bits(&whole.lse), "{max_dispatch_work}");
             }

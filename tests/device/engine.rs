@@ -10,7 +10,7 @@ use wgpu_paged_attention::gpu::{
     AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache, LaneComm,
 };
 use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
-use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec};
+use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, changed};
 use wgpu_paged_attention::wgpu;
 
 const HEADS: u32 = 2;
@@ -118,7 +118,7 @@ fn plans_steps_and_attentions_of_another_cache_are_refused() {
     let smaller = KvCache::new(&gpu.device, &config(4).layout().unwrap()).unwrap();
     let error = smaller.begin_step(&mut encoder, &one.plan).unwrap_err();
     assert!(error.to_string().starts_with("plan was made for another cache"), "{error}");
-    let mut own_splits = StepPlan::new(Schedule { split_tokens: 3, ..one.cache.schedule() });
+    let mut own_splits = StepPlan::new(changed(&one.cache.schedule(), |it| it.split_tokens = 3));
     let tables = RawTables::new(Tables::Dense { block_table: &[0], max_blocks: 1, seq_lens: &[1] });
     own_splits.plan_tables(one.cache.layout(), &tables).unwrap();
     let error = one.cache.begin_step(&mut encoder, &own_splits).unwrap_err();
@@ -155,18 +155,18 @@ fn attentions_and_profiles_that_make_no_sense_are_refused() {
     };
     refused(&with_splits(&profile, 0));
     for tile_tokens in [0, 3, 32] {
-        refused(&DeviceProfile { tile_tokens, ..profile.clone() });
+        refused(&changed(&profile, |it| it.tile_tokens = tile_tokens));
     }
     for tile_rows in [0, 65] {
-        refused(&DeviceProfile { tile_rows, ..profile.clone() });
+        refused(&changed(&profile, |it| it.tile_rows = tile_rows));
     }
     for lanes in [0, 2, 48, 512] {
-        refused(&DeviceProfile { lane_comm: LaneComm::Workgroup { lanes }, ..profile.clone() });
+        refused(&changed(&profile, |it| it.lane_comm = LaneComm::Workgroup { lanes }));
     }
-    refused(&DeviceProfile { lane_comm: LaneComm::Subgroup { lanes: 128 }, ..profile.clone() });
+    refused(&changed(&profile, |it| it.lane_comm = LaneComm::Subgroup { lanes: 128 }));
 
     // a split as long as the longest row needs more loop rounds than this many
-    let tight = DeviceProfile { max_loop_rounds: 10, ..profile };
+    let tight = changed(&profile, |it| it.max_loop_rounds = 10);
     let cache = KvCache::with_profile(&gpu.device, &config(8).layout().unwrap(), tight).unwrap();
     let attention = cache.attention(AttentionSpec::new(HEADS)).unwrap();
     let mut plan = cache.new_plan();
@@ -190,11 +190,11 @@ fn a_layer_beyond_one_binding_is_cut_by_heads_and_still_right() {
     let scenario = Scenario::random(&spec, 4).unwrap();
     let head_bytes = scenario.layout.k_shard_bytes(1);
     for profile in profiles(&gpu) {
-        let small = DeviceProfile { max_binding_bytes: 2 * head_bytes + 64, ..with_splits(&profile, 32) };
+        let small = changed(&with_splits(&profile, 32), |it| it.max_binding_bytes = 2 * head_bytes + 64);
         assert_eq!(scenario.layout.head_shards(small.max_binding_bytes).unwrap().count, 3);
         let got = scenario.run(&gpu, &small, None).unwrap();
         scenario.judge(&got).unwrap();
-        let tiny = DeviceProfile { max_binding_bytes: head_bytes - 1, ..profile };
+        let tiny = changed(&profile, |it| it.max_binding_bytes = head_bytes - 1);
         let error = KvCache::with_profile(&gpu.device, &scenario.layout, tiny).unwrap_err();
         assert!(matches!(error, GpuError::Layout(LayoutError::HeadTooLarge { .. })), "{error}");
     }

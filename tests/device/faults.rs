@@ -119,14 +119,14 @@ fn x05_a_lost_device_is_named_by_every_call() {
         let append = cache.append(&mut pass, &appender, step, 0, AppendIo::new(a.slice(..), b.slice(..)));
         doors.extend([(of, append), (of, cache.attend(&mut pass, &attention, step, 0, io))]);
     }
-    let pool = ExternalPool { num_blocks: 1, k: a.slice(..), v: b.slice(..) };
-    for pairs in [&[BlockPair { external: 0, own: block_id(1) }][..], &[]] {
+    let pool = ExternalPool::new(1, a.slice(..), b.slice(..));
+    for pairs in [&[BlockPair::new(0, block_id(1))][..], &[]] {
         doors.push(("import_pool", cache.import_pool(&mut pass, &transfer, 0, pool, pairs)));
         doors.push(("export_pool", cache.export_pool(&mut pass, &transfer, 0, pool, pairs)));
     }
     for num_rows in [0, 2] {
-        let shape = StateShape { num_rows, num_q_heads: 1, v_head_dim: 8 };
-        let state = |out, lse| State { out, lse };
+        let shape = StateShape::new(num_rows, 1, 8);
+        let state = State::new;
         let (one, two) = (state(a.slice(..), b.slice(..)), state(c.slice(..), d.slice(..)));
         doors.push(("merge", merger.merge(&mut pass, shape, one, two)));
     }

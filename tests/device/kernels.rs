@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::{check, check_faults, gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec};
+use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec, changed};
 
 /// A shape on every form of the kernels, on one in f16 and on the other in another format; shapes take turns, for drivers
 /// take their time to compile, and `grid.rs` draws every pair.
@@ -83,7 +83,7 @@ fn a_split_prompt_is_right_too() {
     for profile in profiles(&gpu) {
         let spec = ScenarioSpec { query_lens: Some(vec![33, 1, 70]), ..ScenarioSpec::decode(2, 1, 16, &[40, 90, 70]) };
         for chunk_queries in [profile.chunk_queries, u32::MAX] {
-            check(&gpu, &DeviceProfile { chunk_queries, ..with_splits(&profile, 16) }, &spec, 4);
+            check(&gpu, &changed(&with_splits(&profile, 16), |it| it.chunk_queries = chunk_queries), &spec, 4);
         }
     }
 }

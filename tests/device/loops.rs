@@ -4,7 +4,7 @@
 use crate::common::{gpu, profiles, run, with_splits};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{DeviceError, DeviceProfile, GpuError};
-use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict};
+use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, Verdict, changed};
 use wgpu_paged_attention::wgpu;
 
 const ROUNDS: u32 = 70_000;
@@ -98,7 +98,7 @@ fn splits_as_long_as_the_budget_allows_are_right_and_longer_ones_are_refused() {
     for profile in profiles(&gpu) {
         // Whatever the driver can take, up to the cap, and far less than one split of all 70,000 tokens needs.
         for limit in [CAP, 4_000] {
-            let capped = DeviceProfile { max_loop_rounds: limit, ..profile.clone() };
+            let capped = changed(&profile, |it| it.max_loop_rounds = limit);
             let (longest, refused) = longest_split(&gpu, &capped, &scenario);
             println!("{}: splits of {longest} within {limit} rounds", capped.lane_comm);
             assert!(longest >= 1024, "{}: splits of {longest} within {limit} rounds", capped.lane_comm);
@@ -119,7 +119,7 @@ fn many_short_splits_of_a_long_row_are_within_the_budget_or_refused() {
     let spec = ScenarioSpec { kv_dtype: KvDtype::F32, ..ScenarioSpec::decode(1, 1, 8, &[20_000]) };
     let scenario = Scenario::random(&spec, 23).unwrap();
     for profile in profiles(&gpu) {
-        let capped = DeviceProfile { max_loop_rounds: CAP, ..profile };
+        let capped = changed(&profile, |it| it.max_loop_rounds = CAP);
         // 20,000 splits are merged by loops as well; 313 are few.
         for (split_tokens, fits) in [(1, false), (64, true)] {
             match scenario.run(&gpu, &with_splits(&capped, split_tokens), None) {

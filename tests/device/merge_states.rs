@@ -12,7 +12,7 @@ use wgpu_paged_attention::gpu::{
 };
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::reference::{Attended, compare, merge_states};
-use wgpu_paged_attention::testkit::{Gpu, Outcome, Scenario, ScenarioSpec, ScenarioVariant};
+use wgpu_paged_attention::testkit::{Gpu, Outcome, Scenario, ScenarioSpec, ScenarioVariant, changed};
 use wgpu_paged_attention::wgpu;
 
 /// A state on the host.
@@ -45,7 +45,7 @@ impl Part {
 }
 
 fn state([out, lse]: &[wgpu::Buffer; 2]) -> State<'_> {
-    State { out: out.slice(..), lse: lse.slice(..) }
+    State::new(out.slice(..), lse.slice(..))
 }
 
 fn record(gpu: &Gpu, merger: &StateMerger, shape: StateShape, a: State<'_>, b: State<'_>) -> Result<(), GpuError> {
@@ -55,10 +55,10 @@ fn record(gpu: &Gpu, merger: &StateMerger, shape: StateShape, a: State<'_>, b: S
     recorded
 }
 
-fn merge(gpu: &Gpu, merger: &StateMerger, shape: StateShape, a: &Part, b: &Part) -> Part {
-    let [a, b] = [a, b].map(|part| part.upload(gpu, merger.io_format()));
+fn merge(gpu: &Gpu, (merger, io_format): (&StateMerger, IoFormat), shape: StateShape, a: &Part, b: &Part) -> Part {
+    let [a, b] = [a, b].map(|part| part.upload(gpu, io_format));
     record(gpu, merger, shape, state(&a), state(&b)).unwrap();
-    let out = match merger.io_format() {
+    let out = match io_format {
         IoFormat::F32 => gpu.read(&a[0]).unwrap(),
         IoFormat::F16 => gpu.read::<f16>(&a[0]).unwrap().into_iter().map(f16::to_f32).collect(),
     };
@@ -81,9 +81,9 @@ fn states_are_merged_as_the_oracle_merges_them() {
         for io_format in [IoFormat::F32, IoFormat::F16] {
             let merger = StateMerger::with_profile(&gpu.device, io_format, profile.clone()).unwrap();
             for (num_rows, num_q_heads, v_head_dim) in [(1, 1, 2), (5, 3, 80), (4, 7, 130)] {
-                let shape = StateShape { num_rows, num_q_heads, v_head_dim };
+                let shape = StateShape::new(num_rows, num_q_heads, v_head_dim);
                 let (a, mut b) = (Part::random(shape, 1), Part::random(shape, 2));
-                let got = merge(&gpu, &merger, shape, &a, &b);
+                let got = merge(&gpu, (&merger, io_format), shape, &a, &b);
                 let want = merge_states(&a.attended(io_format), &b.attended(io_format));
                 assert_eq!(judge(io_format, &got, &want), Ok(()), "{shape:?} {io_format:?}");
                 // One weight of one state is another.
@@ -99,16 +99,16 @@ fn states_are_merged_as_the_oracle_merges_them() {
 fn closed_forms() {
     let Some(gpu) = gpu() else { return };
     let merger = StateMerger::new(&gpu.device, IoFormat::F32).unwrap();
-    let shape = StateShape { num_rows: 3, num_q_heads: 1, v_head_dim: 1 };
+    let shape = StateShape::new(3, 1, 1);
     // Denominators 1 and 3; beyond any float, where the second part weighs nothing; the same, equal.
     let a = Part { out: vec![8.0, 2.0, 2.0], lse: vec![0.0, 2000.0, -2000.0] };
     let b = Part { out: vec![4.0, 5.0, 5.0], lse: vec![3.0_f32.ln(), 1000.0, -2000.0] };
-    let got = merge(&gpu, &merger, shape, &a, &b);
+    let got = merge(&gpu, (&merger, IoFormat::F32), shape, &a, &b);
     let want = Attended { output: vec![5.0, 2.0, 3.5], lse: vec![4.0_f64.ln(), 2000.0, -2000.0 + 2.0_f64.ln()] };
     assert_eq!(judge(IoFormat::F32, &got, &want), Ok(()));
     // And a denominator that is not a number shows.
     let nan = Part { lse: vec![f32::NAN; 3], ..b };
-    let got = merge(&gpu, &merger, shape, &a, &nan);
+    let got = merge(&gpu, (&merger, IoFormat::F32), shape, &a, &nan);
     assert!(got.out.iter().chain(&got.lse).all(|x| x.is_nan()), "{:?} {:?}", got.out, got.lse);
 }
 
@@ -118,16 +118,16 @@ fn a_part_without_keys_changes_no_bit_whatever_its_output_holds() {
     let bits = |part: &Part| -> (Vec<u32>, Vec<u32>) { (common::bits(&part.out), common::bits(&part.lse)) };
     for io_format in [IoFormat::F32, IoFormat::F16] {
         let merger = StateMerger::new(&gpu.device, io_format).unwrap();
-        let shape = StateShape { num_rows: 2, num_q_heads: 2, v_head_dim: 6 };
+        let shape = StateShape::new(2, 2, 6);
         let mut part = Part::random(shape, 3);
         part.out = part.out.iter().map(|&x| f16::from_f32(x).to_f32()).collect();
         part.out[..3].copy_from_slice(&[-0.0, 6e-8, f32::INFINITY].map(|x| f16::from_f32(x).to_f32()));
         for nothing in [f32::NEG_INFINITY, f32::INFINITY] {
             let empty = Part { out: vec![f32::NAN; part.out.len()], lse: vec![nothing; 4] };
-            assert_eq!(bits(&merge(&gpu, &merger, shape, &part, &empty)), bits(&part));
-            assert_eq!(bits(&merge(&gpu, &merger, shape, &empty, &part)), bits(&part));
+            assert_eq!(bits(&merge(&gpu, (&merger, io_format), shape, &part, &empty)), bits(&part));
+            assert_eq!(bits(&merge(&gpu, (&merger, io_format), shape, &empty, &part)), bits(&part));
             let zeros = Part { out: vec![0.0; part.out.len()], lse: vec![f32::NEG_INFINITY; 4] };
-            assert_eq!(bits(&merge(&gpu, &merger, shape, &empty, &empty)), bits(&zeros));
+            assert_eq!(bits(&merge(&gpu, (&merger, io_format), shape, &empty, &empty)), bits(&zeros));
         }
     }
 }
@@ -181,7 +181,7 @@ fn attention_to_two_halves_of_the_keys_merged_is_attention_to_all() {
     };
     let scenario = Scenario::random(&spec, 9).unwrap();
     let merger = StateMerger::new(&gpu.device, IoFormat::F32).unwrap();
-    let shape = StateShape { num_rows: 7, num_q_heads: 6, v_head_dim: 24 };
+    let shape = StateShape::new(7, 6, 24);
     for profile in profiles(&gpu) {
         let cache = scenario.upload(&gpu, &profile).unwrap();
         let [a, b] = [(0, 5), (5, 16)].map(|(begin, end)| attend_part(&gpu, &cache, &scenario, begin, end));
@@ -199,7 +199,7 @@ fn attention_to_two_halves_of_the_keys_merged_is_attention_to_all() {
 fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
     let Some(gpu) = gpu() else { return };
     let merger = StateMerger::new(&gpu.device, IoFormat::F16).unwrap();
-    let shape = StateShape { num_rows: 64, num_q_heads: 2, v_head_dim: 4 };
+    let shape = StateShape::new(64, 2, 4);
     let part = Part::random(shape, 1);
     let [a, b] = [1, 2].map(|seed| Part::random(shape, seed).upload(&gpu, IoFormat::F16));
     let (good_a, good_b) = (state(&a), state(&b));
@@ -210,27 +210,27 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
         mapped_at_creation: false,
     });
     let cases = [
-        ("v_head_dim is 3", StateShape { v_head_dim: 3, ..shape }, good_a, good_b),
-        ("a.out has 1024 bytes, but 1040 are needed", StateShape { num_rows: 65, ..shape }, good_a, good_b),
-        ("a.lse has 508 bytes, but 512 are needed", shape, State { lse: a[1].slice(..508), ..good_a }, good_b),
-        ("b.out has 4 bytes", shape, good_a, State { out: b[0].slice(..4), ..good_b }),
-        ("b.lse has 256 bytes", shape, good_a, State { lse: b[1].slice(256..), ..good_b }),
-        ("b.out lacks the usage", shape, good_a, State { out: uniform.slice(..), ..good_b }),
-        ("b.out starts at byte 4", shape, good_a, State { out: b[0].slice(4..), ..good_b }),
+        ("v_head_dim is 3", StateShape::new(64, 2, 3), good_a, good_b),
+        ("a.out has 1024 bytes, but 1040 are needed", StateShape::new(65, 2, 4), good_a, good_b),
+        ("a.lse has 508 bytes, but 512 are needed", shape, State::new(good_a.out, a[1].slice(..508)), good_b),
+        ("b.out has 4 bytes", shape, good_a, State::new(b[0].slice(..4), good_b.lse)),
+        ("b.lse has 256 bytes", shape, good_a, State::new(good_b.out, b[1].slice(256..))),
+        ("b.out lacks the usage", shape, good_a, State::new(uniform.slice(..), good_b.lse)),
+        ("b.out starts at byte 4", shape, good_a, State::new(b[0].slice(4..), good_b.lse)),
         ("b.out and a.out share a buffer", shape, good_a, good_a),
-        ("b.lse and a.lse share a buffer", shape, good_a, State { lse: a[1].slice(..), ..good_b }),
-        ("a.out and a.lse share a buffer", shape, State { lse: a[0].slice(..), ..good_a }, good_b),
-        ("the log-sum-exp would take", StateShape { num_rows: u32::MAX, num_q_heads: 2, ..shape }, good_a, good_b),
+        ("b.lse and a.lse share a buffer", shape, good_a, State::new(good_b.out, a[1].slice(..))),
+        ("a.out and a.lse share a buffer", shape, State::new(good_a.out, a[0].slice(..)), good_b),
+        ("the log-sum-exp would take", StateShape::new(u32::MAX, 2, 4), good_a, good_b),
     ];
     for (words, shape, a, b) in cases {
         let said = record(&gpu, &merger, shape, a, b).unwrap_err().to_string();
         assert!(said.contains(words), "`{said}` does not say `{words}`");
     }
-    let few = DeviceProfile { max_workgroups_per_dim: 11, ..DeviceProfile::of(&gpu.device) };
+    let few = changed(&DeviceProfile::of(&gpu.device), |it| it.max_workgroups_per_dim = 11);
     let few = StateMerger::with_profile(&gpu.device, IoFormat::F16, few).unwrap();
     let error = record(&gpu, &few, shape, good_a, good_b).unwrap_err();
     assert!(matches!(error, GpuError::Plan(_)), "{error:?}");
     assert_eq!(common::bits(&gpu.read::<f32>(&a[1]).unwrap()), common::bits(&part.lse));
     // No rows, no work, and no buffers looked at.
-    record(&gpu, &merger, StateShape { num_rows: 0, ..shape }, good_a, good_a).unwrap();
+    record(&gpu, &merger, StateShape::new(0, 2, 4), good_a, good_a).unwrap();
 }

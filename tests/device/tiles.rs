@@ -7,16 +7,14 @@ use crate::common::batches::{Batches, Part, scenario, v_index};
 use crate::common::{gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{DeviceProfile, IoFormat};
-use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, ScenarioVariant};
+use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, ScenarioVariant, changed};
 
 /// The forms of the kernels, all of them with wide tiles, in splits of 16 keys.
 fn wide_profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
-    let wide = |profile: &DeviceProfile| DeviceProfile {
-        tile_tokens: 16,
-        tile_rows: 16,
-        chunk_queries: 9,
-        max_loop_rounds: u32::MAX,
-        ..with_splits(profile, 16)
+    let wide = |profile: &DeviceProfile| {
+        changed(&with_splits(profile, 16), |it| {
+            (it.tile_tokens, it.tile_rows, it.chunk_queries, it.max_loop_rounds) = (16, 16, 9, u32::MAX)
+        })
     };
     profiles(gpu).iter().map(wide).collect()
 }
@@ -24,7 +22,7 @@ fn wide_profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
 /// Narrower tiles for int4: software devices take long to compile its widest ones.
 fn profile_for(profile: &DeviceProfile, format: KvDtype) -> DeviceProfile {
     let tile_tokens = if format == KvDtype::Int4 { 4 } else { profile.tile_tokens };
-    DeviceProfile { tile_tokens, ..profile.clone() }
+    changed(profile, |it| it.tile_tokens = tile_tokens)
 }
 
 /// The first of these on every form of the kernels, the others on the form that software devices compile soonest.

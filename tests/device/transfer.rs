@@ -107,7 +107,7 @@ fn random(layout: ExternalLayout, ours: &KvLayout, num_blocks: usize, seed: u64)
 }
 
 fn pairs(pairs: &[(u32, u32)]) -> Vec<BlockPair> {
-    pairs.iter().map(|&(external, own)| BlockPair { external, own: block_id(own) }).collect()
+    pairs.iter().map(|&(external, own)| BlockPair::new(external, block_id(own))).collect()
 }
 
 /// Records one transfer and submits it.
@@ -123,7 +123,7 @@ fn transfer(
 
 fn import(gpu: &Gpu, cache: &KvCache, with: &Transfer, [k, v]: &[Side; 2], num_blocks: u32, list: &[(u32, u32)]) {
     let (k, v) = (gpu.storage("k", &k.words), gpu.storage("v", &v.words));
-    let pool = ExternalPool { num_blocks, k: k.slice(..), v: v.slice(..) };
+    let pool = ExternalPool::new(num_blocks, k.slice(..), v.slice(..));
     transfer(gpu, |pass| cache.import_pool(pass, with, 0, pool, &pairs(list))).unwrap();
 }
 
@@ -137,7 +137,7 @@ fn export(
     list: &[(u32, u32)],
 ) -> [Side; 2] {
     let buffers = sides.each_ref().map(|side| gpu.storage("theirs", &side.words));
-    let pool = ExternalPool { num_blocks, k: buffers[0].slice(..), v: buffers[1].slice(..) };
+    let pool = ExternalPool::new(num_blocks, buffers[0].slice(..), buffers[1].slice(..));
     transfer(gpu, |pass| cache.export_pool(pass, with, 0, pool, &pairs(list))).unwrap();
     let [k, v] = buffers.each_ref().map(|buffer| gpu.read(buffer).unwrap());
     [Side { words: k, ..sides[0].clone() }, Side { words: v, ..sides[1].clone() }]
@@ -276,7 +276,7 @@ fn single_precision_comes_back_bit_by_bit_through_segments_and_folded_grids() {
     let external = ExternalLayout { order: ExternalOrder::TokenMajor, element: ExternalElement::F32 };
     let sides = random(external, &ours, 1, 3);
     let [k, v] = sides.each_ref().map(|side| gpu.storage("theirs", &side.words));
-    let pool = ExternalPool { num_blocks: 1, k: k.slice(..), v: v.slice(..) };
+    let pool = ExternalPool::new(1, k.slice(..), v.slice(..));
     let many = pairs(&[(0, 0), (0, 1), (0, 2), (0, 3)]);
     let with = cache.transfer(external).unwrap();
     let error = transfer(&gpu, |pass| cache.import_pool(pass, &with, 0, pool, &many)).unwrap_err();
@@ -307,13 +307,13 @@ fn k_and_v_may_share_a_buffer_one_after_the_other_or_block_by_block() {
     for (words, v_at, num_blocks, list) in [(&stacked, 3 * block_bytes, 3, list), (&interleaved, block_bytes, 5, twice)]
     {
         let buffer = gpu.storage("theirs", words);
-        let theirs = ExternalPool { num_blocks, k: buffer.slice(..), v: buffer.slice(v_at..) };
+        let theirs = ExternalPool::new(num_blocks, buffer.slice(..), buffer.slice(v_at..));
         fill_pools(&gpu, &cache, BLANK);
         transfer(&gpu, |pass| cache.import_pool(pass, &with, 0, theirs, &pairs(&list))).unwrap();
         pools.push(pool_words(&gpu, &cache));
         // And back, into one buffer as well.
         let back = gpu.storage("theirs", &vec![BLANK; words.len()]);
-        let theirs = ExternalPool { num_blocks, k: back.slice(..), v: back.slice(v_at..) };
+        let theirs = ExternalPool::new(num_blocks, back.slice(..), back.slice(v_at..));
         transfer(&gpu, |pass| cache.export_pool(pass, &with, 0, theirs, &pairs(&list))).unwrap();
         assert_eq!(&gpu.read::<u32>(&back).unwrap(), words);
     }
@@ -335,7 +335,7 @@ fn a_transfer_that_cannot_be_right_is_refused_and_leaves_no_trace() {
     };
     let both = Usage::STORAGE | Usage::COPY_SRC;
     let (k, v) = (buffer(both), buffer(both));
-    let good = ExternalPool { num_blocks: 3, k: k.slice(..), v: v.slice(..) };
+    let good = ExternalPool::new(3, k.slice(..), v.slice(..));
     let one = pairs(&[(0, 0)]);
     let own = &cache.head_shards(0).unwrap()[0].k;
     let other = KvCache::new(&gpu.device, &ours).unwrap().transfer(external).unwrap();
@@ -343,13 +343,13 @@ fn a_transfer_that_cannot_be_right_is_refused_and_leaves_no_trace() {
     let cases: [(&str, &Transfer, u32, ExternalPool<'_>, Vec<BlockPair>); 9] = [
         ("pairs[1].own is block 2, but that pool has 2", &with, 0, good, pairs(&[(0, 0), (1, 2)])),
         ("pairs[0].external is block 3, but that pool has 3", &with, 0, good, pairs(&[(3, 0)])),
-        ("v has 268 bytes, but 272 are needed", &with, 0, ExternalPool { v: v.slice(..268), ..good }, one.clone()),
-        ("k has 4096 bytes", &with, 0, ExternalPool { num_blocks: 23, ..good }, one.clone()),
-        ("k would take", &with, 0, ExternalPool { num_blocks: u32::MAX, ..good }, one.clone()),
-        ("v starts at byte 4", &with, 0, ExternalPool { v: v.slice(4..), ..good }, one.clone()),
+        ("v has 268 bytes, but 272 are needed", &with, 0, ExternalPool::new(3, good.k, v.slice(..268)), one.clone()),
+        ("k has 4096 bytes", &with, 0, ExternalPool::new(23, good.k, good.v), one.clone()),
+        ("k would take", &with, 0, ExternalPool::new(u32::MAX, good.k, good.v), one.clone()),
+        ("v starts at byte 4", &with, 0, ExternalPool::new(3, good.k, v.slice(4..)), one.clone()),
         ("layer 1 does not exist", &with, 1, good, one.clone()),
         ("transfer was made for another cache", &other, 0, good, one.clone()),
-        ("share a buffer", &with, 0, ExternalPool { num_blocks: 1, k: own.slice(..), ..good }, one.clone()),
+        ("share a buffer", &with, 0, ExternalPool::new(1, own.slice(..), good.v), one.clone()),
     ];
     for (words, with, layer, pool, list) in cases {
         let said = |error: GpuError| {
@@ -360,7 +360,7 @@ fn a_transfer_that_cannot_be_right_is_refused_and_leaves_no_trace() {
         said(transfer(&gpu, |pass| cache.export_pool(pass, with, layer, pool, &list)).unwrap_err());
     }
     let uniform = buffer(Usage::UNIFORM);
-    let pool = ExternalPool { k: uniform.slice(..), ..good };
+    let pool = ExternalPool::new(3, uniform.slice(..), good.v);
     let error = transfer(&gpu, |pass| cache.export_pool(pass, &with, 0, pool, &one)).unwrap_err();
     assert!(error.to_string().starts_with("k lacks the usage BufferUsages(STORAGE)"), "{error}");
 

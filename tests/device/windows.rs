@@ -2,7 +2,7 @@
 
 use crate::common::{bits, check, gpu, profiles, run, with_splits};
 use wgpu_paged_attention::gpu::DeviceProfile;
-use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, ScenarioVariant};
+use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, ScenarioVariant, changed};
 
 /// Sequences whose windows of 16 and less lie inside a split of 64, straddle two, and begin at an edge.
 const LENS: [u32; 9] = [1, 10, 63, 64, 65, 79, 80, 128, 200];
@@ -14,7 +14,7 @@ fn spec(window: Option<u32>, causal: bool) -> ScenarioSpec {
 
 /// Profiles with splits of 64 keys, in chunks as well.
 fn splits(profile: &DeviceProfile) -> DeviceProfile {
-    DeviceProfile { chunk_split_tokens: 64, ..with_splits(profile, 64) }
+    changed(&with_splits(profile, 64), |it| it.chunk_split_tokens = 64)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn x07_sharing_the_only_split_that_a_row_sees_changes_no_bit() {
             let scenario = Scenario::random(&spec, 7).unwrap();
             let together = run(&gpu, &profile, &scenario);
             scenario.judge(&together).unwrap();
-            let alone = run(&gpu, &DeviceProfile { share_prefixes: false, ..profile.clone() }, &scenario);
+            let alone = run(&gpu, &changed(&profile, |it| it.share_prefixes = false), &scenario);
             assert_eq!(bits(&together.out), bits(&alone.out), "{window:?}");
             assert_eq!(bits(&together.lse), bits(&alone.lse), "{window:?}");
         }

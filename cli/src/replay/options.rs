@@ -4,6 +4,7 @@ use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ConfigError, ManagerError, ReserveError};
 use wgpu_paged_attention::plan::Schedule;
+use wgpu_paged_attention::testkit::changed;
 
 use super::ObserverError;
 
@@ -23,7 +24,7 @@ pub struct ServeOptions {
 impl ServeOptions {
     pub fn new(cache: CacheConfig) -> Self {
         // No device looks for shared runs here, so no time is spent on it.
-        let schedule = Schedule { share_prefixes: false, ..Schedule::default() };
+        let schedule = changed(&Schedule::default(), |it| it.share_prefixes = false);
         Self { cache, windows: Vec::new(), step_tokens: 2048, prefix_cache: true, schedule }
     }
 

@@ -21,6 +21,7 @@ pub struct StateMerger {
 
 /// The shape of two states that are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StateShape {
     /// Query tokens.
     pub num_rows: u32,
@@ -32,11 +33,26 @@ pub struct StateShape {
 
 /// Attention over some keys, as [`attend`](crate::gpu::KvCache::attend) writes it with the log-sum-exp.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct State<'a> {
     /// `[num_rows, num_q_heads, v_head_dim]`, row-major, f32 or f16 as the merger was made for.
     pub out: wgpu::BufferSlice<'a>,
     /// `[num_rows, num_q_heads]` f32, natural logarithm; infinite, of either sign, for a row without a key.
     pub lse: wgpu::BufferSlice<'a>,
+}
+
+impl StateShape {
+    /// Of `[num_rows, num_q_heads, v_head_dim]`.
+    pub fn new(num_rows: u32, num_q_heads: u32, v_head_dim: u32) -> Self {
+        Self { num_rows, num_q_heads, v_head_dim }
+    }
+}
+
+impl<'a> State<'a> {
+    /// An output and its log-sum-exp.
+    pub fn new(out: wgpu::BufferSlice<'a>, lse: wgpu::BufferSlice<'a>) -> Self {
+        Self { out, lse }
+    }
 }
 
 impl StateMerger {
@@ -52,11 +68,6 @@ impl StateMerger {
         let io = maker.layout("paged.states", &[Uniform, Write, Write, Read, Read])?;
         let merge = maker.pipeline(&Kernel::MergeStates { io_format }, &[&io])?;
         Ok(Self { maker, profile, io_format, merge, io })
-    }
-
-    /// The type of the outputs.
-    pub fn io_format(&self) -> IoFormat {
-        self.io_format
     }
 
     /// Records that `a` becomes attention over the keys of both: what it would be had all keys been seen at once.

@@ -22,6 +22,7 @@ use crate::layout::KvLayout;
 /// on. A `[num_blocks, 2, …]` pool is K from the start and V from one block later on, each of `2 * num_blocks - 1` blocks,
 /// of which block `2 * b` is named. A pool larger than a binding is passed in pieces.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ExternalPool<'a> {
     /// Blocks of each slice.
     pub num_blocks: u32,
@@ -34,11 +35,26 @@ pub struct ExternalPool<'a> {
 /// A block of another engine's pool, and the block of the cache that goes with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
+#[non_exhaustive]
 pub struct BlockPair {
     /// Theirs.
     pub external: u32,
     /// Ours.
     pub own: BlockId,
+}
+
+impl<'a> ExternalPool<'a> {
+    /// Slices of `num_blocks` blocks each.
+    pub fn new(num_blocks: u32, k: wgpu::BufferSlice<'a>, v: wgpu::BufferSlice<'a>) -> Self {
+        Self { num_blocks, k, v }
+    }
+}
+
+impl BlockPair {
+    /// A block of theirs, and ours.
+    pub fn new(external: u32, own: BlockId) -> Self {
+        Self { external, own }
+    }
 }
 
 /// Compiled kernels that copy blocks between the cache that made it and pools of an [`ExternalLayout`].

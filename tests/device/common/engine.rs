@@ -3,6 +3,7 @@
 use wgpu_paged_attention::blocks::ManagerOptions;
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::gpu::{AttentionSpec, DeviceProfile};
+use wgpu_paged_attention::testkit::changed;
 pub use wgpu_paged_attention::testkit::{Gpu, Request, StepIo, TestEngine};
 
 const Q_HEADS: u32 = 6;
@@ -21,7 +22,7 @@ pub fn config(format: KvDtype, num_blocks: u32) -> CacheConfig {
 /// The device's own profile, but token by token: wide tiles take a software driver long to compile, and what they do is
 /// tested elsewhere.
 pub fn narrow(gpu: &Gpu) -> DeviceProfile {
-    DeviceProfile { tile_tokens: 1, ..DeviceProfile::of(&gpu.device) }
+    changed(&DeviceProfile::of(&gpu.device), |it| it.tile_tokens = 1)
 }
 
 /// Such a profile with bindings so small that every head is a head shard of its own; a step's arguments fit if there are
@@ -29,7 +30,7 @@ pub fn narrow(gpu: &Gpu) -> DeviceProfile {
 pub fn cut_by_heads(gpu: &Gpu, config: &CacheConfig) -> DeviceProfile {
     let layout = config.layout().unwrap();
     let head_bytes = layout.k_shard_bytes(1).max(layout.v_shard_bytes(1));
-    DeviceProfile { max_binding_bytes: 2 * head_bytes - 1, ..narrow(gpu) }
+    changed(&narrow(gpu), |it| it.max_binding_bytes = 2 * head_bytes - 1)
 }
 
 /// An engine of [`config`].

@@ -9,6 +9,7 @@ use wgpu_paged_attention::formats::encode_row;
 use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, DeviceProfile, KvCache, LaneComm};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
+use wgpu_paged_attention::testkit::changed;
 use wgpu_paged_attention::testkit::{
     Fault, Gpu, GpuOptions, Outcome, Scenario, ScenarioSpec, test_device, test_device_with,
 };
@@ -45,7 +46,7 @@ pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
 
 /// The same profile with another split length.
 pub fn with_splits(profile: &DeviceProfile, split_tokens: u32) -> DeviceProfile {
-    DeviceProfile { split_tokens, ..profile.clone() }
+    changed(profile, |it| it.split_tokens = split_tokens)
 }
 
 /// Runs a scenario and panics with everything that is needed to run it again.

@@ -4,6 +4,7 @@ use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions, RELEASED};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ManagerError;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
+use wgpu_paged_attention::testkit::changed;
 
 use crate::cases_blocks::engine::Engine;
 
@@ -68,7 +69,7 @@ fn a_window_keeps_exactly_what_the_next_query_sees() {
 #[test]
 fn released_blocks_are_not_taken_for_shared_ones() {
     let mut it = Engine::new(40, &ManagerOptions::default().with_windows(&[Some(16)]));
-    it.plan = StepPlan::new(Schedule { split_tokens: 32, ..Schedule::default() });
+    it.plan = StepPlan::new(changed(&Schedule::default(), |it| it.split_tokens = 32));
     let a = it.sequence(160);
     let b = it.cache.fork(a).unwrap();
     it.cache.reserve(&[(a, 1), (b, 1)], &mut it.plan).unwrap();
@@ -76,7 +77,7 @@ fn released_blocks_are_not_taken_for_shared_ones() {
     it.commit();
     // Without a window they are.
     let mut it = Engine::plain(40);
-    it.plan = StepPlan::new(Schedule { split_tokens: 32, ..Schedule::default() });
+    it.plan = StepPlan::new(changed(&Schedule::default(), |it| it.split_tokens = 32));
     let a = it.sequence(160);
     let b = it.cache.fork(a).unwrap();
     it.cache.reserve(&[(a, 1), (b, 1)], &mut it.plan).unwrap();

@@ -6,13 +6,16 @@ use wgpu_paged_attention::blocks::{BlockEvent, CacheManager, ManagerOptions, Seq
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, PoolError, PreemptError};
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
+use wgpu_paged_attention::testkit::changed;
 
 use crate::pool_model::Op;
 use crate::pool_model::device::{CLEAR, Device, Fault};
 use crate::pool_model::model::{Model, Seq, domain, value};
 
-pub const SCHEDULE: Schedule =
-    Schedule { split_tokens: 3, tile_tokens: 4, chunk_queries: 9, chunk_split_tokens: 1 << 30, share_prefixes: true };
+pub fn schedule() -> Schedule {
+    let change = |it: &mut Schedule| (it.split_tokens, it.tile_tokens, it.chunk_split_tokens) = (3, 4, 1 << 30);
+    changed(&Schedule::default(), change)
+}
 
 pub struct Harness {
     pub cache: CacheManager,
@@ -29,7 +32,7 @@ impl Harness {
         let layout = config.layout().unwrap();
         Self {
             cache: CacheManager::with_options(&layout, &options).unwrap(),
-            plan: StepPlan::new(SCHEDULE),
+            plan: StepPlan::new(schedule()),
             device: Device::new(&layout, fault),
             model: Model::new(layout, options),
             handles: Vec::new(),
@@ -91,7 +94,7 @@ impl Harness {
     fn create(&mut self, text: Option<(&[u32], u8)>) {
         let layout = self.model.layout.clone();
         let (tokens, number) = text.unwrap_or((&[], 0));
-        let found = if self.model.options.prefix_cache { self.model.find(tokens, number) } else { vec![] };
+        let found = if self.model.options.prefix_cache() { self.model.find(tokens, number) } else { vec![] };
         if text.is_some() {
             let cached = found.len() * self.model.block_size();
             assert_eq!(self.cache.cached_tokens(tokens, &domain(number)) as usize, cached);
@@ -124,7 +127,7 @@ impl Harness {
             values.extend(&entry.values);
         }
         assert_eq!(cached as usize, values.len());
-        if self.model.options.prefix_cache && text.is_some() {
+        if self.model.options.prefix_cache() && text.is_some() {
             self.model.queries += tokens.len() as u64;
             self.model.hits += values.len() as u64;
         }
@@ -185,7 +188,7 @@ impl Harness {
 
     /// Tells the ids of the next tokens without one.
     fn add_ids(&mut self, seq: SeqId, count: u32) {
-        let caches = self.model.options.prefix_cache;
+        let caches = self.model.options.prefix_cache();
         let state = self.model.seq(seq);
         let known = state.map_or(0, |state| if caches { state.known } else { 0 });
         let ids: Vec<u32> = (0..count as usize).map(|at| state.map_or(0, |state| state.token(known + at))).collect();
@@ -277,13 +280,13 @@ impl Harness {
     fn clear(&mut self) {
         let mut blocks = Vec::new();
         self.cache.take_clears(&mut blocks);
-        assert!(self.model.options.clear_freed || blocks.is_empty());
+        assert!(self.model.options.clear_freed() || blocks.is_empty());
         for block in blocks {
             assert!(self.model.free.contains(&block.get()) && !self.model.is_registered(block.get()));
             self.device.block_mut(block.get()).fill(CLEAR);
         }
         // What is free and cannot be found is clear now, if it was ever used.
-        for &block in self.model.free.iter().filter(|_| self.model.options.clear_freed) {
+        for &block in self.model.free.iter().filter(|_| self.model.options.clear_freed()) {
             let clear = self.device.block(block).iter().all(|&value| value == CLEAR || value == 77);
             let pending = self
                 .model
@@ -340,7 +343,7 @@ impl Harness {
             seq.id = id;
             seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
             let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
-            seq.known = if complete && self.model.options.prefix_cache { seq.known } else { 0 };
+            seq.known = if complete && self.model.options.prefix_cache() { seq.known } else { 0 };
             (seq.registered, seq.found) = (0, 0);
             self.model.seqs.push(seq);
         }

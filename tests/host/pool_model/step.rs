@@ -4,7 +4,7 @@ use wgpu_paged_attention::blocks::SeqId;
 use wgpu_paged_attention::error::{ManagerError, ReserveError};
 use wgpu_paged_attention::plan::StepPlan;
 
-use crate::pool_model::harness::{Harness, SCHEDULE};
+use crate::pool_model::harness::{Harness, schedule};
 use crate::pool_model::model::{Grown, Step};
 
 impl Harness {
@@ -119,7 +119,7 @@ impl Harness {
         let step = model.step.as_ref().unwrap();
         let is_target = |block| step.copies.iter().any(|&(_, target)| target == block);
         let mut fresh: Vec<u32> = step.taken.iter().copied().filter(|&block| !is_target(block)).collect();
-        fresh.retain(|_| model.options.clear_freed);
+        fresh.retain(|_| model.options.clear_freed());
         self.device.prepare(&self.plan, &fresh);
 
         let (mut positions, mut slots) = (self.plan.positions().iter(), self.plan.slots().iter());
@@ -208,7 +208,7 @@ impl Harness {
     }
 
     pub fn meddle(&mut self, commit: bool) {
-        let mut plan = StepPlan::new(SCHEDULE);
+        let mut plan = StepPlan::new(schedule());
         let error = if commit { self.cache.commit(&mut plan) } else { self.cache.rollback(&mut plan) };
         let open = self.model.step.is_some();
         assert_eq!(error, Err(if open { ManagerError::WrongPlan } else { ManagerError::NoOpenStep }));
