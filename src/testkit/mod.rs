@@ -6,9 +6,29 @@ mod adapter;
 mod draw;
 mod engine;
 mod gpu;
+mod plan;
 mod scenario;
 mod skip;
 mod steps;
+
+use crate::formats::KvDtype;
+
+/// Largest error of a format over the largest |V|, for K, V and queries from N(0, 1).
+pub const ACCURACY: [(KvDtype, f64); 6] = [
+    (KvDtype::F32, 2e-6),
+    (KvDtype::F16, 1e-3),
+    (KvDtype::Bf16, 8e-3),
+    (KvDtype::Int8, 1e-2),
+    (KvDtype::Fp8, 5e-2),
+    (KvDtype::Int4, 1e-1),
+];
+
+/// A copy with a change, for values whose fields are more than a test sets.
+pub fn changed<T: Clone>(value: &T, change: impl FnOnce(&mut T)) -> T {
+    let mut copy = value.clone();
+    change(&mut copy);
+    copy
+}
 
 pub use adapter::{AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler};
 pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};

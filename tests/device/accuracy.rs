@@ -3,17 +3,7 @@
 use crate::common::{gpu, profiles, run};
 use wgpu_paged_attention::formats::KvDtype;
 use wgpu_paged_attention::reference::max_error;
-use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec};
-
-/// Largest error of a format, relative to the largest |V|, for inputs from N(0, 1).
-const BOUNDS: [(KvDtype, f64); 6] = [
-    (KvDtype::F32, 2e-6),
-    (KvDtype::F16, 1e-3),
-    (KvDtype::Bf16, 8e-3),
-    (KvDtype::Int8, 1e-2),
-    (KvDtype::Fp8, 5e-2),
-    (KvDtype::Int4, 1e-1),
-];
+use wgpu_paged_attention::testkit::{ACCURACY, Scenario, ScenarioSpec};
 
 /// The error of a format, relative to the largest |V|.
 fn relative_errors(stored: KvDtype) -> Vec<f64> {
@@ -35,7 +25,7 @@ fn relative_errors(stored: KvDtype) -> Vec<f64> {
 #[test]
 fn every_format_is_as_accurate_as_promised_and_misses_the_bound_of_a_finer_one() {
     let mut finer = None;
-    for (format, bound) in BOUNDS {
+    for (format, bound) in ACCURACY {
         for error in relative_errors(format) {
             println!("{format}: {error:.1e} of the largest |V|, {bound:.0e} allowed");
             assert!(error <= bound, "{format}: {error:e}");
@@ -46,5 +36,5 @@ fn every_format_is_as_accurate_as_promised_and_misses_the_bound_of_a_finer_one()
         }
         finer = Some((format, bound));
     }
-    assert_eq!(BOUNDS.map(|(format, _)| format), KvDtype::ALL);
+    assert_eq!(ACCURACY.map(|(format, _)| format), KvDtype::ALL);
 }

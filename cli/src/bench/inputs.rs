@@ -5,7 +5,7 @@ use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::formats::round_rows;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
-use super::{ModelShape, Op};
+use super::{Cost, Mode, ModelShape, Op, accounting};
 use crate::seed::{CaseRng, InputHash, rng_for};
 
 /// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
@@ -145,6 +145,24 @@ impl CaseInputs {
             Op::Append => self.appended().len() as u64,
             _ => self.lens.iter().map(|&len| u64::from(len)).sum(),
         }
+    }
+
+    pub fn cost(&self, op: Op, mode: Mode) -> Cost {
+        let paged = mode != Mode::Contiguous;
+        let row_bytes = self.kv_dtype.used_bytes(self.shape.head_dim);
+        if op == Op::Append {
+            return accounting::append(&self.shape, row_bytes, self.tokens(op), paged);
+        }
+        let rows: Vec<(u32, u32)> = self.queries(op).into_iter().zip(self.lens.iter().copied()).collect();
+        accounting::Attention {
+            rows: &rows,
+            variant: self.variant,
+            lse: self.lse,
+            // What is shared are whole blocks.
+            shared: if mode == Mode::Shared { self.shared_prefix / self.block_size * self.block_size } else { 0 },
+            block_size: paged.then_some(self.block_size),
+        }
+        .cost(&self.shape, row_bytes)
     }
 }
 

@@ -7,12 +7,11 @@ mod tests;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use wgpu_paged_attention::testkit::{Gpu, Verdict};
+use wgpu_paged_attention::testkit::{ACCURACY, Gpu, Verdict};
 
 use super::{
-    BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Cost, Failure, Figure, Group, Measure, Mode,
-    Op, Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, accounting, figures, fold, groups, median,
-    warnings,
+    BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Failure, Figure, Group, Measure, Mode, Op,
+    Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median, warnings,
 };
 use crate::report::Adapter;
 use crate::trace::SampleError;
@@ -76,7 +75,7 @@ fn work(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(Vec<Group>, usize), SampleError> {
     if options.figures {
-        return Ok((figures::groups(options.seed), figures::ACCURACY.len()));
+        return Ok((figures::groups(options.seed), ACCURACY.len()));
     }
     let (groups, left_out) = groups::groups(options, software)?;
     left_out.iter().for_each(|message| progress(Progress::Message(message)));
@@ -228,7 +227,7 @@ impl<'a, T: Timer> Run<'a, T> {
         let wall_us: Vec<f64> = side.samples.iter().map(|sample| sample.wall_us / layers).collect();
         let summary = Summary::of(&samples_us);
         let time = |pick: fn(&Summary) -> f64| summary.as_ref().map_or(f64::NAN, pick);
-        let cost = cost(inputs, op, side.mode);
+        let cost = inputs.cost(op, side.mode);
         let gb_s = cost.gb_s(time(|summary| summary.median));
         let gflop_s = (cost.flops > 0).then(|| cost.gflop_s(time(|summary| summary.median)));
         let fma_gflop_s = median(&beside.fma_gflop_s);
@@ -311,22 +310,4 @@ fn figure(comparison: &Comparison, places: &[usize], results: &[CaseResult], bes
     };
     let (what, limit) = (comparison.what.clone(), comparison.limit);
     Some(Figure { what, measured: median(&numbers)?, limit, samples: numbers.len() })
-}
-
-fn cost(inputs: &CaseInputs, op: Op, mode: Mode) -> Cost {
-    let paged = mode != Mode::Contiguous;
-    let row_bytes = inputs.kv_dtype.used_bytes(inputs.shape.head_dim);
-    if op == Op::Append {
-        return accounting::append(&inputs.shape, row_bytes, inputs.tokens(op), paged);
-    }
-    let rows: Vec<(u32, u32)> = inputs.queries(op).into_iter().zip(inputs.lens.iter().copied()).collect();
-    accounting::Attention {
-        rows: &rows,
-        variant: inputs.variant,
-        lse: inputs.lse,
-        // What is shared are whole blocks.
-        shared: if mode == Mode::Shared { inputs.shared_prefix / inputs.block_size * inputs.block_size } else { 0 },
-        block_size: paged.then_some(inputs.block_size),
-    }
-    .cost(&inputs.shape, row_bytes)
 }

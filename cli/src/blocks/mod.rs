@@ -31,4 +31,4 @@ pub use report::{BlockSizeRow, BlockSizeStudy, BlockSizesReport, Published, Reco
 pub use study::{BlockSizesError, study};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -164,7 +164,7 @@ fn sizes_that_find_fewer_prefixes_are_not_recommended() {
     assert!(recommendation.reason.contains("2 points of the best prefix hits"), "{}", recommendation.reason);
 }
 
-fn report(workloads: Vec<BlockSizeStudy>) -> BlockSizesReport {
+pub(crate) fn report(workloads: Vec<BlockSizeStudy>) -> BlockSizesReport {
     BlockSizesReport {
         head: Head::new(BlockSizesReport::KIND, Some("paged-attention blocks".to_owned()), Some(1)),
         max_seq_len: 4096,

@@ -4,7 +4,7 @@ use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions};
 use wgpu_paged_attention::layout::UNIT_BYTES;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 
-fn options(model: &str) -> SizingOptions {
+pub(crate) fn options(model: &str) -> SizingOptions {
     SizingOptions {
         model: Model::by_name(model).unwrap(),
         kv_dtype: KvDtype::F16,

@@ -4,15 +4,16 @@ use std::sync::atomic::AtomicBool;
 
 use crate::bench::report::{CaseResult, Ceilings, Failure, Figure, Limit, Mode, Pair, Report};
 use crate::blocks::measure::DecodeTime;
-use crate::blocks::{BlockSizesReport, recommend, study};
+use crate::blocks::study;
+use crate::blocks::tests::report as block_sizes_report;
 use crate::common::files::Report as _;
 use crate::html::Page;
-use crate::models::Model;
-use crate::plan::{SizingOptions, plan};
+use crate::plan::plan;
+use crate::plan::tests::options as sizing_options;
 use crate::replay::{Clock, LogRecord, ReplayReport, ServeOptions, StepClock, serve};
 use crate::report::{Adapter, Head};
 use crate::trace::{Log, PrefixIds, Request};
-use wgpu_paged_attention::config::{CacheConfig, KvDtype};
+use wgpu_paged_attention::config::CacheConfig;
 
 /// A page of every kind, by name.
 pub fn pages() -> [(&'static str, Page); 4] {
@@ -141,17 +142,9 @@ fn replay() -> Page {
 
 /// LLaMA-13B as in the published table.
 fn sizing() -> Page {
-    let options = SizingOptions {
-        model: Model::by_name("llama-13b").expect("it is built in"),
-        kv_dtype: KvDtype::F16,
-        block_size: 16,
-        max_seq_len: 4096,
-        budget_bytes: 26_000_000_000,
-        lens: Vec::new(),
-        logs: Vec::new(),
-        devices: Vec::new(),
-    };
-    plan(&options, "paged-attention plan --report out.html".to_owned()).expect("it can be planned").page()
+    plan(&sizing_options("llama-13b"), "paged-attention plan --report out.html".to_owned())
+        .expect("it can be planned")
+        .page()
 }
 
 /// Block sizes on two workloads, one with published figures beside it and one with prefix ids; decode times are made up.
@@ -181,15 +174,5 @@ fn block_sizes() -> Page {
             noise: 0.01,
         });
     }
-    let report = BlockSizesReport {
-        head: Head::new("blocks", Some("paged-attention blocks --report out.html".to_owned()), Some(1)),
-        max_seq_len: 4096,
-        model: "llama-3-8b".to_owned(),
-        kv_dtype: KvDtype::F16,
-        adapter: None,
-        recommendation: recommend(&workloads),
-        workloads,
-        interrupted: false,
-    };
-    report.page()
+    block_sizes_report(workloads).page()
 }
