@@ -72,9 +72,11 @@ const NEEDS: &[Need] = needs! {
     "plan" ["skip_bad"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
     "blocks" ["skip_bad", "tokens_per_id"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
     "replay" ["skip_bad", "tokens_per_id", "time_unit"], |given| !given.has("trace"), "without --trace", "--workload sharegpt";
+    "plan" ["heads"], |given| !given.has("layers"), "without --layers", "";
+    "replay" ["heads"], |given| !given.has("layers"), "without --layers", "";
     "plan" ["requests", "seed"], |given| !given.has("workload"), "without --workload", "";
     "blocks" ["kv_dtype"], |given| given.has("no_measure"), "beside --no-measure", "--no-measure";
-    "blocks" ["model", "config", "layers"], |given| given.has("no_measure") && given.has("max_len"),
+    "blocks" ["model", "config", "heads"], |given| given.has("no_measure") && given.has("max_len"),
         "beside --no-measure and --max-len", "--no-measure --max-len 512";
     "blocks" ["seed"], |given| given.has("no_measure") && given.has("trace"), "beside --no-measure and --trace",
         "--no-measure --trace log.csv";
@@ -131,7 +133,7 @@ mod tests {
         let name = format!("--{}", option.replace('_', "-"));
         let value = match option {
             "model" => "qwen2-7b",
-            "layers" => "2 --heads 4 --head-dim 64",
+            "heads" => "4 --head-dim 64",
             "io" | "kv_dtype" => "f16",
             "time_unit" => "ms",
             "backend" => "vulkan",

@@ -109,7 +109,7 @@ fn bad_input_is_refused_with_value_and_limit() {
         ("[]", &["not a JSON object"][..]),
         ("{\"model_type\": \"llama\"}", &["num_hidden_layers"]),
         ("{\"model_type\": \"deepseek_v2\", \"kv_lora_rank\": 512}", &["kv_lora_rank", "512", "latent"]),
-        ("{\"model_type\": \"mamba\"}", &["num_hidden_layers", "n_layer", "--layers, --heads"]),
+        ("{\"model_type\": \"mamba\"}", &["num_hidden_layers", "n_layer", "--heads, --kv-heads"]),
     ] {
         std::fs::write(&config, text).unwrap();
         refused(&["--config", path], 2, &[&[path], words].concat());
@@ -142,7 +142,8 @@ fn x12_a_model_is_its_numbers_where_nothing_else_tells() {
     assert_eq!(table(&by_numbers), table(&by_name));
     assert!(by_numbers.starts_with("model: 32/8x128, 32 layers, 32 query heads, 8 KV heads of 128"), "{by_numbers}");
     refused(&["--layers", "32", "--heads", "32"], 2, &["--head-dim"]);
-    refused(&["--heads", "32"], 2, &["--layers"]);
+    refused(&["--heads", "32"], 2, &["--head-dim"]);
+    refused(&["--heads", "32", "--head-dim", "8"], 2, &["--layers"]);
     refused(&[&numbers[..], &["--model", "llama-13b"]].concat(), 2, &["--model"]);
     refused(&["--layers", "1", "--heads", "9", "--kv-heads", "2", "--head-dim", "8"], 2, &["--heads", "9", "2"]);
 }

@@ -529,6 +529,13 @@ fn x12_one_table_of_models_and_a_file_for_every_command() {
         .unwrap();
     let path = text(&config);
     refused(&["bench", "--model", "mistral-7b", "--config", path], 2, &["--config", "--model"]);
+    // A case is one layer, so a model by its numbers has none here.
+    for command in ["bench", "blocks"] {
+        refused(&[command, "--layers", "2", "--heads", "2", "--head-dim", "8"], 2, &["--layers"]);
+    }
+    for output in ["--json", "--csv", "--report"] {
+        refused(&["bench", "--config", path, output, path], 2, &[output, path, "the command reads this file"]);
+    }
     refused(&["bench", "--model", "gpt-9"], 2, &["gpt-9", "mistral-7b", "phi-3-mini"]);
     refused(&["bench", "--case", "1,17,2,1,8", "--config", path], 2, &["--config", "--case"]);
     succeeded(&["plan", "--config", path]);
@@ -539,7 +546,7 @@ fn x12_one_table_of_models_and_a_file_for_every_command() {
     }
     let tiny = ["bench", "--op", "decode", "--batch", "1", "--context", "17", "--samples", "5"];
     assert!(succeeded(&[&tiny[..], &["--config", path]].concat()).contains("cli-models"));
-    let numbers = ["--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-dim", "8"];
+    let numbers = ["--heads", "2", "--kv-heads", "1", "--head-dim", "8"];
     assert!(succeeded(&[&tiny[..], &numbers].concat()).contains("2/1x8"));
     assert!(succeeded(&[&tiny[..], &["--model", "mistral-7b"]].concat()).contains("mistral-7b"));
 }

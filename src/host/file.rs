@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Links that lead to one another, at most, as on Linux.
 const MAX_LINKS: u32 = 40;
+const NOT_REGULAR: &str = "not a regular file; give the name of a file";
 
 /// A file under a name of its own, which takes the place of another one once it is complete.
 ///
@@ -40,22 +41,26 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Of the kind [`InvalidInput`](io::ErrorKind::InvalidInput) where there is a directory, a device or anything but a
-    /// regular file, or the name is a device's on this system, such as `NUL` on Windows; those of creating a file.
+    /// regular file, or the name is a device's on this system, such as `NUL` on Windows;
+    /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) where the file there is read-only; those of creating a file.
     pub fn create(path: &Path) -> io::Result<Self> {
         // A link may lead to what has no name of its own, such as a pipe.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(not_regular());
+            return Err(unfit(NOT_REGULAR));
         }
         let path = followed(path)?;
         if holds_device_name(&path, std::env::consts::OS) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
+            return Err(unfit(
                 "not a regular file: Windows keeps this name for a device, whatever follows it; give another",
             ));
         }
         let permissions = match fs::metadata(&path) {
+            Ok(found) if found.permissions().readonly() => {
+                let problem = "the file is read-only; make it writable, or give another";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+            }
             Ok(found) if found.is_file() => Some(found.permissions()),
-            Ok(_) => return Err(not_regular()),
+            Ok(_) => return Err(unfit(NOT_REGULAR)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -110,8 +115,8 @@ impl Drop for AtomicFile {
     }
 }
 
-fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file; give the name of a file")
+fn unfit(problem: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, problem)
 }
 
 /// Whether Windows takes a part of this path for a device, in any folder, case and extension. In a path that begins with
@@ -135,20 +140,17 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let is_in = |root: &str| fs::canonicalize(parent).is_ok_and(|parent| parent.starts_with(root));
         if is_in("/proc") || is_in("/dev") && !is_in("/dev/shm") {
-            return Err(not_regular());
+            return Err(unfit(NOT_REGULAR));
         }
         match fs::read_link(&path) {
             Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
             Err(_) if path.file_name().is_none() => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "no file has this name; give the name of a file",
-                ));
+                return Err(unfit("no file has this name; give the name of a file"));
             }
             Err(_) => return Ok(path),
         }
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "the links lead to no file; give the name of a file"))
+    Err(unfit("the links lead to no file; give the name of a file"))
 }
 
 #[cfg(test)]

@@ -206,6 +206,10 @@ fn x02_a_file_is_replaced_whole_and_nothing_else_is_touched() {
     replace(&file, "two").unwrap();
     assert_eq!((fs::read(&file).unwrap(), fs::read(&own).unwrap()), (b"two".to_vec(), b"mine".to_vec()));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(replace(&file, "three").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(fs::read(&file).unwrap(), b"two");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
 
     // Links are followed, also those of a link, in other directories, and to what is not there yet.
     let (link, second, new) = (directory.join("link"), directory.join("far/second"), directory.join("far/new"));

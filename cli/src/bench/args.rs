@@ -44,11 +44,11 @@ pub struct BenchArgs {
     pub adapter: AdapterArgs,
     /// Measure the project's own figures and say which are met: prompts against the multiply-adds, formats, windows,
     /// shared prefixes and ragged batches against each other, and the error of every format.
-    #[arg(long, conflicts_with_all = ["op", "model", "config", "layers", "case", "kv_dtype", "block_size", "batch", "context", "lens",
+    #[arg(long, conflicts_with_all = ["op", "model", "config", "heads", "case", "kv_dtype", "block_size", "batch", "context", "lens",
         "trace", "workload", "queries", "shared_prefix", "window", "soft_cap", "alibi", "sinks", "non_causal", "lse",
         "io", "quick"])]
     pub figures: bool,
-    /// Operations: append, decode, prefill, mixed [default: all that end in time].
+    /// Operations [default: all that end in time].
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     pub op: Vec<Op>,
     /// Models by name [default: llama-13b, llama-3-8b, qwen2-7b and gemma-3-270m].
@@ -58,7 +58,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub other: OtherModelArgs,
     /// One case by its numbers: BATCH,CONTEXT,NUM_Q_HEADS,NUM_KV_HEADS,HEAD_DIM; may be repeated.
-    #[arg(long, value_name = "B,CTX,HQ,HKV,D", conflicts_with_all = ["batch", "context", "config", "layers"])]
+    #[arg(long, value_name = "B,CTX,HQ,HKV,D", conflicts_with_all = ["batch", "context", "config", "heads"])]
     pub case: Vec<CaseSpec>,
     /// Storage of K and V: f32, f16, bf16, int8, fp8, int4, timed in alternation [default: f16].
     #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
@@ -163,7 +163,7 @@ impl BenchArgs {
 
     pub fn shapes(&self) -> Result<Vec<ModelShape>, Failure> {
         // Of a file, the heads alone matter here.
-        let other = self.other.model(Some(MAX_CONTEXT))?;
+        let other = self.other.model(1, Some(MAX_CONTEXT))?;
         Ok(self.model.iter().chain(&other).map(Model::shape).collect())
     }
 }

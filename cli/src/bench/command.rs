@@ -10,7 +10,7 @@ use crate::common::{Failure, Progress, Status, cancel_on_ctrl_c, command_line};
 use crate::trace::ReadOptions;
 
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
-    let files = args.report.prepare(&[&args.trace.trace])?;
+    let files = args.report.prepare(&[&args.trace.trace, &args.other.config])?;
     args.check_lengths()?;
     let options = options(args)?;
     let gpu = args.adapter.open()?;

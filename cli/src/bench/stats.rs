@@ -64,7 +64,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Warning {
-    #[error("only {count} samples: quartiles say little; raise the number of runs to {MIN_SAMPLES} or more")]
+    #[error("only {}: quartiles say little; raise the number of runs to {MIN_SAMPLES} or more", crate::trace::count(*count as u64, "sample"))]
     FewSamples { count: usize },
     #[error(
         "the first counted run took {first_us:.0} µs against a median of {median_us:.0} µs: caches or clocks were still \

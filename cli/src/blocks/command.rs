@@ -77,7 +77,7 @@ pub fn run(args: &BlocksArgs) -> Result<Status, Failure> {
     if logs.iter().all(|log| log.tokens_per_id.is_none()) {
         check_ids(&[("tokens_per_id", args.tokens_per_id.is_some())])?;
     }
-    let model = args.other.or(&args.model, args.max_len)?;
+    let model = args.other.model(1, args.max_len)?.unwrap_or_else(|| args.model.clone());
     let max_len = longest(&model, args.max_len).min(MAX_CONTEXT);
     let mut workloads: Vec<BlockSizeStudy> = Vec::new();
     for log in &logs {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -182,7 +182,7 @@ impl OutputFile {
                     false => Ok(Some(at(&place))),
                 }
             }
-            Err(error) if error.kind() == ErrorKind::InvalidInput => Err(at(path).refuse(&error.to_string())),
+            Err(error) if error.raw_os_error().is_none() => Err(at(path).refuse(&error.to_string())),
             Err(error) => {
                 Err(at(path).refuse(&format!("cannot be written: {error}; give a file in a directory that can be")))
             }
@@ -261,6 +261,11 @@ mod tests {
             assert_eq!(refusal.status, Status::Usage);
             assert!(refusal.message.contains("not a regular file"), "{}", refusal.message);
         }
+        let locked = folder.join("locked.json");
+        fs::write(&locked, "mine").unwrap();
+        fs::set_permissions(&locked, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+        let refusal = OutputFile::prepare("--json", &Some(locked.clone()), &[]).unwrap_err();
+        assert!(refusal.message.ends_with("the file is read-only; make it writable, or give another"));
         // What a command reads is never what it replaces, whatever names the two have.
         for (output, input) in
             [(&target, &target), (&link, &target), (&target, &link), (&folder.join("./link.json"), &link)]

@@ -111,7 +111,7 @@ fn compare(row: &mut Row, a: &Measure, b: &Measure) {
     let (a_band, b_band) = match (&a.outcome, &b.outcome) {
         (Ok(a), Ok(b)) => (a, b),
         (Err(Missing::FewSamples(_, count)), _) | (_, Err(Missing::FewSamples(_, count))) => {
-            row.note = format!("only {count} samples");
+            row.note = format!("only {}", crate::trace::count(*count as u64, "sample"));
             return;
         }
         // The caller handles failures.

@@ -19,37 +19,29 @@ pub struct OtherModelArgs {
     /// A model by its config.json, as Hugging Face publishes it.
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     pub config: Option<PathBuf>,
-    /// A model by its numbers: layers that keep K and V; with --heads, --head-dim and perhaps --kv-heads.
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_LAYERS_OR_HEADS), requires_all = ["heads", "head_dim"],
+    /// A model by its numbers: query heads; with --head-dim and perhaps --kv-heads.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "head_dim",
         conflicts_with_all = ["model", "config"])]
-    pub layers: Option<u32>,
-    /// Query heads of that model.
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "layers")]
     pub heads: Option<u32>,
     /// Its KV heads [default: as many].
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "layers")]
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_Q_HEADS), requires = "heads")]
     pub kv_heads: Option<u32>,
     /// Elements of one of its heads.
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_HEAD_DIM), requires = "layers")]
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_HEAD_DIM), requires = "heads")]
     pub head_dim: Option<u32>,
 }
 
 impl OtherModelArgs {
-    pub fn model(&self, max_len: Option<u32>) -> Result<Option<Model>, Failure> {
+    /// `layers` is how many a model by its numbers has.
+    pub fn model(&self, layers: u32, max_len: Option<u32>) -> Result<Option<Model>, Failure> {
         if let Some(path) = &self.config {
             let model = Model::from_config(path, max_len);
             return Ok(Some(said(model.map_err(|error| Failure::new(Status::Usage, format!("--config {error}")))?)));
         }
-        let (Some(layers), Some(heads), Some(head_dim)) = (self.layers, self.heads, self.head_dim) else {
-            return Ok(None);
-        };
+        let (Some(heads), Some(head_dim)) = (self.heads, self.head_dim) else { return Ok(None) };
         let shape = ModelShape::custom(heads, self.kv_heads.unwrap_or(heads), head_dim)
             .map_err(|error| Failure::new(Status::Usage, format!("--heads, --kv-heads: {error}")))?;
         Ok(Some(said(Model::custom(layers, shape, max_len))))
-    }
-
-    pub fn or(&self, usual: &Model, max_len: Option<u32>) -> Result<Model, Failure> {
-        Ok(self.model(max_len)?.unwrap_or_else(|| usual.clone()))
     }
 }
 
@@ -76,6 +68,9 @@ pub struct CacheArgs {
     pub model: Model,
     #[command(flatten)]
     pub other: OtherModelArgs,
+    /// Its layers that keep K and V, where it is given by its numbers.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_LAYERS_OR_HEADS), requires = "heads")]
+    pub layers: Option<u32>,
     /// Storage of K and V: f32, f16, bf16, int8, fp8, int4.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
     pub kv_dtype: KvDtype,
@@ -92,7 +87,8 @@ pub struct CacheArgs {
 
 impl CacheArgs {
     pub fn model(&self) -> Result<Model, Failure> {
-        self.other.or(&self.model, self.max_len)
+        let other = self.other.model(self.layers.unwrap_or(1), self.max_len)?;
+        Ok(other.unwrap_or_else(|| self.model.clone()))
     }
 
     pub fn cache(&self, model: &Model) -> CacheConfig {

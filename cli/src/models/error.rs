@@ -5,8 +5,8 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error(
-        "unknown model {given:?}; known are {known}, or give the config.json of another one with --config, or --layers, \
-         --heads, --kv-heads and --head-dim"
+        "unknown model {given:?}; known are {known}, or give the config.json of another one with --config, or --heads, \
+         --kv-heads and --head-dim"
     )]
     UnknownModel { given: String, known: String },
     #[error("{file}: {source}")]
@@ -15,7 +15,7 @@ pub enum ModelError {
     TooLarge { file: String, limit: u64 },
     #[error("{file}: not a JSON object: {source}")]
     Json { file: String, source: serde_json::Error },
-    #[error("{file}: no field {field:?}{others}; --layers, --heads, --kv-heads and --head-dim do without a file")]
+    #[error("{file}: no field {field:?}{others}; --heads, --kv-heads and --head-dim do without a file")]
     Missing { file: String, field: String, others: String },
     #[error("{file}: {field} is {value}, not {expected}")]
     Field { file: String, field: String, value: String, expected: String },
