@@ -11,8 +11,9 @@ pub(super) const Q_HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads"
 #[rustfmt::skip]
 pub(super) const KV_HEADS: &[&str] = &["num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_head_kv", "n_kv_head",
     "kv_n_heads", "num_query_groups", "num_attention_groups"];
-pub(super) const HEAD_DIM: &[&str] =
-    &["head_dim", "d_kv", "attention_head_dim", "kv_channels", "attention_head_size", "head_size", "d_head"];
+#[rustfmt::skip]
+pub(super) const HEAD_DIM: &[&str] = &["head_dim", "d_kv", "attention_head_dim", "kv_channels", "attention_head_size",
+    "head_size", "d_head", "hidden_size_per_head"];
 pub(super) const HIDDEN: &[&str] = &["hidden_size", "n_embd", "d_model", "n_embed", "model_dim", "dim"];
 #[rustfmt::skip]
 pub(super) const MAX_LEN: &[&str] = &["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length",
@@ -52,8 +53,7 @@ impl<'a> Fields<'a> {
         let attention = self.object.get(ATTENTION).and_then(Value::as_object);
         let found = |name: &&'static str| {
             let value = self.object.get(*name).or_else(|| attention?.get(*name));
-            // Some write a window of 0 or -1 where they have none.
-            let is_none = |value: &Value| value.is_null() || WINDOW.contains(name) && (*value == 0 || *value == -1);
+            let is_none = |value: &Value| value.is_null() || WINDOW.contains(name) && no_window(value);
             Some((*name, value.filter(|value| !is_none(value))?))
         };
         names.iter().find_map(found)
@@ -129,6 +129,11 @@ impl<'a> Fields<'a> {
         let field = format!("{}{name}", self.path);
         ModelError::Field { file: self.file.to_owned(), field, value: shown(value), expected }
     }
+}
+
+/// Some write a window of 0 or -1 where they have none.
+pub(super) fn no_window(value: &Value) -> bool {
+    value.is_null() || *value == 0 || *value == -1
 }
 
 pub(super) fn shown(value: &Value) -> String {

@@ -26,6 +26,18 @@ const OTHER_SIZES: [(&str, &[&str]); 5] = [
     ("swa_num_key_value_heads", KV_HEADS),
 ];
 
+/// Kinds that this cache cannot serve, and what they are not.
+#[rustfmt::skip]
+const OTHER_KINDS: [(&[&str], &str); 3] = [
+    (&["albert", "beit", "bert", "big_bird", "camembert", "clip_text_model", "clip_vision_model", "convbert", "deberta",
+        "deberta-v2", "deit", "dinov2", "distilbert", "electra", "ernie", "esm", "eurobert", "flaubert", "hubert", "longformer",
+        "mobilebert", "modernbert", "mpnet", "neobert", "nomic_bert", "roberta", "roberta-prelayernorm", "siglip_text_model",
+        "siglip_vision_model", "squeezebert", "vit", "vit_mae", "wav2vec2", "wavlm", "xlm", "xlm-roberta", "xlm-roberta-xl"],
+        "a decoder: an encoder sees all tokens at once and caches nothing"),
+    (&["phi4flash"], "of plain attention: its layers subtract two attentions, and half of them read the K and V of another"),
+    (&["hymba"], "of plain attention: its layers add a state to it, share K and V, and all see tokens of no text"),
+];
+
 pub(super) fn read(path: &Path, max_len: Option<u32>) -> Result<Model, ModelError> {
     let file = path.display().to_string();
     let mut text = Vec::new();
@@ -66,6 +78,12 @@ pub(super) fn parse(text: &[u8], file: &str, name: Option<String>, max_len: Opti
     // Its defaults are those of a nested part.
     if family.model_type == "gemma3" && fields.path.is_empty() && fields.get(LAYERS).is_none() {
         return Err(fields.missing(&["text_config"]));
+    }
+    if !fields.flag("is_decoder", false)? {
+        let kind = fields.get(&["model_type"]).map_or(&Value::Null, |(_, kind)| kind);
+        if let Some((_, expected)) = OTHER_KINDS.iter().find(|(kinds, _)| kinds.iter().any(|other| kind == other)) {
+            return Err(fields.wrong("model_type", kind, (*expected).to_owned()));
+        }
     }
     let name = name.or_else(|| types.last().map(|name| (*name).to_owned())).unwrap_or_else(|| "config".to_owned());
     let mut model = model(fields, family, name)?;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::fields::no_window;
 use super::{Family, Fields, ModelError, WINDOW, Windows};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,12 @@ const LIST: &str = "left out; where it stands, layer_types must tell which layer
 
 pub(super) fn kinds(fields: &Fields<'_>, family: &Family, num_layers: u32) -> Result<Vec<Kind>, ModelError> {
     let mut kinds = match listed(fields, num_layers)? {
+        Some(kinds) if fields.get(&["attention_window_size"]).is_some() => {
+            // Beside layers of other kinds, attention sees a window, but for the layers of a list.
+            let full = fields.list("full_attention_idx")?.unwrap_or_default();
+            let of = |(at, kind)| if kind == Kind::Full { window_if(!full.contains(&Value::from(at))) } else { kind };
+            kinds.into_iter().enumerate().map(of).collect()
+        }
         Some(kinds) => kinds,
         None => windows(fields, family, num_layers)?,
     };
@@ -47,7 +54,7 @@ pub(super) fn window(fields: &Fields<'_>, kinds: &[Kind]) -> Result<Option<u32>,
     let chunk = fields.count(&[CHUNK], u32::MAX)?;
     let window = match fields.get(WINDOW) {
         Some((name, Value::Array(list))) => {
-            let mut windows = list.iter().filter(|window| !window.is_null());
+            let mut windows = list.iter().filter(|window| !no_window(window));
             let first = windows.next().unwrap_or(&Value::Null);
             if let Some(other) = windows.find(|window| *window != first) {
                 let expected =
@@ -147,7 +154,7 @@ fn windows(fields: &Fields<'_>, family: &Family, num_layers: u32) -> Result<Vec<
     }
     if let Some((name, Value::Array(list))) = fields.get(WINDOW) {
         fields.check_len(name, list, num_layers)?;
-        return Ok(list.iter().map(|window| window_if(!window.is_null())).collect());
+        return Ok(list.iter().map(|window| window_if(!no_window(window))).collect());
     }
     let has_window = fields.count(WINDOW, u32::MAX)?.is_some();
     let says_used = fields.get(&["use_sliding_window"]).is_some();

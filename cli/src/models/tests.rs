@@ -21,7 +21,7 @@ fn llama() -> Value {
 }
 
 fn no_field(field: &str) -> String {
-    format!("config.json: no field {field:?}; --layers, --heads, --kv-heads and --head-dim do without a file")
+    format!("config.json: no field {field:?}; --heads, --kv-heads and --head-dim do without a file")
 }
 
 fn with(mut config: Value, changes: &[(&str, Value)]) -> Value {
@@ -166,7 +166,7 @@ fn windows_are_where_the_file_says() {
     assert_eq!(
         message(&without(listed, "sliding_window")),
         format!(
-            "{}, nor any of sliding_window_size, attention_window_size, window_size; --layers, --heads, --kv-heads and --head-dim do without a file",
+            "{}, nor any of sliding_window_size, attention_window_size, window_size; --heads, --kv-heads and --head-dim do without a file",
             r#"config.json: no field "sliding_window""#
         )
     );
@@ -226,7 +226,7 @@ fn refusals_name_file_field_value_and_limit() {
     for field in ["num_hidden_layers", "num_attention_heads", "hidden_size"] {
         let text = message(&without(llama(), field));
         assert!(text.starts_with(&format!("config.json: no field {field:?}, nor any of ")), "{text}");
-        assert!(text.ends_with("--layers, --heads, --kv-heads and --head-dim do without a file"), "{text}");
+        assert!(text.ends_with("--heads, --kv-heads and --head-dim do without a file"), "{text}");
     }
     let latent = [("model_type", json!("deepseek_v3")), ("kv_lora_rank", json!(512))];
     let latent = message(&with(llama(), &latent));
@@ -236,8 +236,8 @@ fn refusals_name_file_field_value_and_limit() {
     assert_eq!(
         Model::by_name("gpt").unwrap_err().to_string(),
         "unknown model \"gpt\"; known are llama-13b, llama-2-7b, llama-3-8b, llama-3-70b, mistral-7b, qwen2-7b, qwen3-8b, \
-         gemma-2-9b, gemma-3-270m, phi-3-mini, or give the config.json of another one with --config, or --layers, \
-         --heads, --kv-heads and --head-dim"
+         gemma-2-9b, gemma-3-270m, phi-3-mini, or give the config.json of another one with --config, or --heads, \
+         --kv-heads and --head-dim"
     );
 }
 
@@ -394,8 +394,50 @@ fn x12_layers_of_several_kinds_are_counted_as_they_are() {
     assert_eq!(message(&none), "config.json: none of the 32 layers keeps K and V, so there is nothing to cache");
     let windows = of_32("sliding_window", json!([vec![Value::Null; 8], vec![json!(512); 24]].concat()));
     assert_eq!(shape(&windows).5, Some((512, 24)));
+    for none in [0, -1] {
+        let windows = of_32("sliding_window", json!([vec![json!(none); 8], vec![json!(512); 24]].concat()));
+        assert_eq!(shape(&windows).5, Some((512, 24)), "{none}");
+        assert_eq!(shape(&of_32("sliding_window", json!(vec![none; 32]))).5, None, "{none}");
+    }
     let two = of_32("sliding_window", json!([vec![json!(256); 8], vec![json!(512); 24]].concat()));
     assert!(message(&two).starts_with("config.json: sliding_window is 512, not 256 as in the layers before it"));
+}
+
+#[test]
+fn attention_beside_other_layers_may_have_a_window() {
+    let plamo2 = json!({
+        "model_type": "plamo2", "hidden_size": 4096, "hidden_size_per_head": 128, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 4, "mamba_step": 2, "mamba_enabled": true,
+        "attention_window_size": 2048, "full_attention_idx": [3, 31], "max_position_embeddings": 10485760
+    });
+    assert_eq!(shape(&plamo2), (16, 32, 4, 128, 10_485_760, Some((2048, 14))));
+    assert_eq!(shape(&without(plamo2, "full_attention_idx")).5, Some((2048, 16)));
+    let recurrent_gemma = json!({
+        "model_type": "recurrent_gemma", "attention_window_size": 2048, "head_dim": 256, "hidden_size": 2560,
+        "block_types": ["recurrent", "recurrent", "attention"], "num_attention_heads": 10, "num_hidden_layers": 26,
+        "num_key_value_heads": 1
+    });
+    assert_eq!(shape(&recurrent_gemma), (8, 10, 1, 256, 2048, Some((2048, 8))));
+}
+
+#[test]
+fn kinds_without_k_and_v_of_plain_attention_are_refused_by_name() {
+    let of = |kind: &str| with(llama(), &[("model_type", json!(kind))]);
+    for (kind, expected) in [
+        ("bert", "a decoder: an encoder sees all tokens at once and caches nothing"),
+        ("roberta", "a decoder: an encoder sees all tokens at once and caches nothing"),
+        ("vit", "a decoder: an encoder sees all tokens at once and caches nothing"),
+        (
+            "phi4flash",
+            "of plain attention: its layers subtract two attentions, and half of them read the K and V of another",
+        ),
+        ("hymba", "of plain attention: its layers add a state to it, share K and V, and all see tokens of no text"),
+    ] {
+        assert_eq!(message(&of(kind)), format!("config.json: model_type is {kind:?}, not {expected}"));
+    }
+    // Some encoders were trained as decoders; and one for images may stand beside a decoder.
+    assert_eq!(shape(&with(of("bert"), &[("is_decoder", json!(true))])).0, 32);
+    assert_eq!(shape(&json!({"model_type": "vit", "text_config": llama()})).0, 32);
 }
 
 #[test]
