@@ -47,6 +47,8 @@ pub enum Problem {
     TooManyIds { field: &'static str, ids: u64, prompt_tokens: u32, limit: u32, tokens_per_id: u32 },
     #[error("a line longer than {MAX_LINE_BYTES} bytes")]
     LineTooLong,
+    #[error("a carriage return within a line; end every line with a line feed")]
+    CarriageReturn,
     #[error("a quote that is not closed; a row is one line")]
     OpenQuote,
     #[error("more than {limit} {what}; cut the log")]

@@ -43,8 +43,11 @@ impl<'r> Lines<'r> {
             self.handed_out = 0;
             let mut input = (&mut self.input).take(MAX_LINE_BYTES as u64 + 1);
             let read = input.read_until(b'\n', &mut self.text).map_err(|source| self.failed(source))?;
+            self.unfinished = read > MAX_LINE_BYTES && self.text.last() != Some(&b'\n');
+            if self.text().contains(&b'\r') {
+                return Err(Problem::CarriageReturn);
+            }
             if read > MAX_LINE_BYTES {
-                self.unfinished = self.text.last() != Some(&b'\n');
                 return Err(Problem::LineTooLong);
             }
             if self.line == 1 && self.text.starts_with("\u{feff}".as_bytes()) {

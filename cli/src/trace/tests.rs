@@ -50,6 +50,8 @@ fn all_four_forms_are_read() {
         assert_eq!(read(&text.replace('\n', "\r\n")).unwrap(), expected, "{text}");
         assert_eq!(read(text.trim_end()).unwrap(), expected, "{text}");
         assert_eq!(read(&format!("\n{}\n  \r\n\n", text.replace('\n', "\n\n"))).unwrap(), expected, "{text}");
+        let old = message(&text.replace('\n', "\r"));
+        assert_eq!(old, "log.csv:1: a carriage return within a line; end every line with a line feed", "{text}");
         // And compressed, in several members.
         let (start, end) = text.as_bytes().split_at(text.len() / 2);
         let compressed = [gzip(start), gzip(end)].concat();
