@@ -6,7 +6,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, changed};
 
 // I01: the output names the KV head that was read.

@@ -1,7 +1,6 @@
 //! How work is dealt out to dispatches changes no bit of a result.
 
 use crate::common::{bits, gpu, profiles, run};
-use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Scenario, ScenarioSpec, ScenarioVariant, changed};
 
 #[test]

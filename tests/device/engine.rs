@@ -9,7 +9,7 @@ use wgpu_paged_attention::error::LayoutError;
 use wgpu_paged_attention::gpu::{
     AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache, LaneComm,
 };
-use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::plan::{RawTables, StepPlan, Tables};
 use wgpu_paged_attention::testkit::{Gpu, Scenario, ScenarioSpec, changed};
 use wgpu_paged_attention::wgpu;
 

@@ -4,7 +4,6 @@ use crate::common;
 
 use crate::common::{check, check_faults, gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec, changed};
 
 /// A shape on every form of the kernels, on one in f16 and on the other in another format; shapes take turns, for drivers
