@@ -18,6 +18,7 @@ help:
 	@echo "make drivers    full check on lavapipe's vector widths, SwiftShader, a newer Mesa   ARGS=--quick"
 	@echo "make targets    compile for Windows, macOS and aarch64, without linking             ARGS=TARGET"
 	@echo "make windows    quick check under Wine, on Vulkan and on DX12"
+	@echo "make gpu-compilers  what five makers' compilers make of the kernels               ARGS=--quick"
 	@echo "make setup      only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
 
 bench:
@@ -51,7 +52,12 @@ targets:
 windows:
 	@tools/setup.sh tools/windows.sh
 
+# Debian and root; elsewhere it says what is missing. ARGS=--write-bounds accepts what it finds.
+gpu-compilers:
+	@tools/setup.sh tools/gpu-compilers/setup.sh cargo run --release -p paged-attention-gpu-compilers -- \
+		--bounds tools/gpu-compilers/bounds.toml --page docs/GPU-COMPILERS.md $(ARGS)
+
 setup:
 	@tools/setup.sh
 
-.PHONY: help bench test test-long check drivers targets windows setup
+.PHONY: help bench test test-long check drivers targets windows gpu-compilers setup

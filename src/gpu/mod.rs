@@ -14,6 +14,8 @@ mod make;
 mod ops;
 mod profile;
 mod step;
+#[cfg(feature = "testkit")]
+pub(crate) mod texts;
 mod value;
 
 pub use cache::{HeadShard, KvCache};

@@ -30,6 +30,7 @@ pub fn changed<T: Clone>(value: &T, change: impl FnOnce(&mut T)) -> T {
     copy
 }
 
+pub use crate::gpu::texts::{KernelText, kernel_texts};
 pub use adapter::{AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler};
 pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};
 pub use engine::{Request, StepIo, TestEngine};

@@ -6,11 +6,10 @@ use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::Kernel;
-use crate::gpu::kernel::attention_shape::AttentionShape;
 use crate::gpu::kernel::params::{AttentionParams, MergeParams};
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::{BindingKind, Dispatch};
-use crate::gpu::ops::class_kernel::ClassKernel;
+use crate::gpu::ops::class_kernel::{ClassKernel, class_kernels};
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
@@ -69,15 +68,9 @@ impl KvCache {
         let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
         spec.check(layout)?;
         let (kv, variant) = (KvShape::of(layout), spec.variant());
-        let group = spec.num_q_heads / layout.num_kv_heads();
         let attention_io = maker.layout("paged.attention_io", &[Uniform, Read, Write, Write, Write, Uniform])?;
         let merge_io = maker.layout("paged.merge_io", &[Uniform, Read, Write, Write, Uniform])?;
-        let classes = std::array::from_fn(|class| {
-            let (paged, class, tile_rows) = (layout.paged(), class as u32, profile.tile_rows);
-            let lane_comm = profile.lane_comm;
-            let kernel = Kernel::PagedAttention { kv, paged, group, class, tile_rows, lane_comm, variant };
-            ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, lane_comm, tile_rows))
-        });
+        let classes = class_kernels(profile, layout, &spec);
         let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
         let (query_factor, score_factor) = spec.factors(layout);
         let window = spec.window.unwrap_or(0).min(crate::config::MAX_SEQ_LEN);

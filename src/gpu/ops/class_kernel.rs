@@ -6,10 +6,29 @@ use crate::gpu::cache::KvCache;
 use crate::gpu::error::DeviceError;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionShape;
+use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::LazyPipeline;
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
 use crate::gpu::step::ClassWork;
+use crate::layout::KvLayout;
+use crate::plan::TILE_CLASSES;
+
+/// The kernels of an attention over caches of this layout, on devices of this profile: one per class of query tiles.
+pub(crate) fn class_kernels(
+    profile: &DeviceProfile,
+    layout: &KvLayout,
+    spec: &AttentionSpec,
+) -> [ClassKernel; TILE_CLASSES] {
+    let (kv, paged, variant) = (KvShape::of(layout), layout.paged(), spec.variant());
+    let group = spec.num_q_heads / layout.num_kv_heads();
+    let (lane_comm, tile_rows) = (profile.lane_comm, profile.tile_rows);
+    std::array::from_fn(|class| {
+        let class = class as u32;
+        let kernel = Kernel::PagedAttention { kv, paged, group, class, tile_rows, lane_comm, variant };
+        ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, lane_comm, tile_rows))
+    })
+}
 
 /// A kernel with its shape.
 #[derive(Debug)]
@@ -73,7 +92,7 @@ impl ClassKernel {
 mod tests {
     use super::*;
     use crate::formats::KvDtype;
-    use crate::gpu::kernel::shape::{KvShape, LaneComm};
+    use crate::gpu::kernel::shape::LaneComm;
     use crate::plan::reach::Reach;
 
     /// The grids of 8 decoding sequences of `len` tokens, for 8 KV heads.

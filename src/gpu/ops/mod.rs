@@ -4,7 +4,7 @@ pub(super) mod append;
 pub(super) mod attention;
 mod begin_step;
 mod blocks;
-mod class_kernel;
+pub(super) mod class_kernel;
 pub(super) mod rotary;
 pub(super) mod spec;
 mod staging;

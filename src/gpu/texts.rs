@@ -1,0 +1,55 @@
+//! The kernels of a model as texts, for tools that compile them without a device.
+
+use crate::gpu::error::SpecError;
+use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::ops::class_kernel::class_kernels;
+use crate::gpu::ops::spec::AttentionSpec;
+use crate::gpu::profile::DeviceProfile;
+use crate::gpu::value::ClearValue;
+use crate::layout::KvLayout;
+
+/// A kernel as it goes to wgpu.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelText {
+    /// Its readable key, as in captures: `paged_attention f16 d128 b16 g4 t1 subgroup8 causal`.
+    pub label: String,
+    /// Tokens of its query tiles, if it is one of an attention.
+    pub tile_tokens: Option<u32>,
+    /// The text.
+    pub wgsl: String,
+}
+
+impl KernelText {
+    fn new(kernel: &Kernel, tile_tokens: Option<u32>) -> Self {
+        Self { label: kernel.to_string(), tile_tokens, wgsl: kernel.wgsl() }
+    }
+}
+
+/// The kernels that a model with this attention takes on devices of this profile: first those of the attention, one for
+/// every size of query tile from a single token up to the widest of the profile.
+///
+/// # Errors
+/// [`SpecError`] if the attention does not fit the layout.
+pub fn kernel_texts(
+    profile: &DeviceProfile,
+    layout: &KvLayout,
+    attention: &AttentionSpec,
+) -> Result<Vec<KernelText>, SpecError> {
+    attention.check(layout)?;
+    let kv = KvShape::of(layout);
+    let widest = profile.schedule(&kv).tile_tokens;
+    let variant = attention.variant();
+    let others = [
+        Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant },
+        Kernel::MergeStates { io_format: variant.io_format },
+        Kernel::KvAppend { kv, io_format: variant.io_format, rotary: None },
+        Kernel::TableUpdate,
+        Kernel::BlockCopy { num_blocks: layout.num_blocks() },
+        Kernel::BlockClear { num_blocks: layout.num_blocks(), fill: ClearValue::default() },
+    ];
+    let classes = class_kernels(profile, layout, attention);
+    let attention = classes.iter().filter(|class| class.shape.tokens() <= widest);
+    let attention = attention.map(|class| KernelText::new(&class.kernel, Some(class.shape.tokens())));
+    Ok(attention.chain(others.iter().map(|kernel| KernelText::new(kernel, None))).collect())
+}

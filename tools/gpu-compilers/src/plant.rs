@@ -1,0 +1,84 @@
+//! Another value in a chip's profile: to plant a fault that the bounds must find, and to try forms out.
+
+use std::fmt;
+use std::str::FromStr;
+
+use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
+
+/// A change, as `--plant` takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    TileRows(u32),
+    TileTokens(u32),
+    LaneComm(LaneComm),
+    /// Whether naga adds a counter that ends every loop.
+    BoundLoops(bool),
+}
+
+impl Plant {
+    pub fn change(self, profile: &mut DeviceProfile, bound_loops: &mut bool) {
+        match self {
+            Self::TileRows(rows) => profile.tile_rows = rows,
+            Self::TileTokens(tokens) => profile.tile_tokens = tokens,
+            Self::LaneComm(lane_comm) => profile.lane_comm = lane_comm,
+            Self::BoundLoops(bound) => *bound_loops = bound,
+        }
+    }
+}
+
+impl fmt::Display for Plant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TileRows(rows) => write!(f, "tile_rows={rows}"),
+            Self::TileTokens(tokens) => write!(f, "tile_tokens={tokens}"),
+            Self::LaneComm(lane_comm) => write!(f, "lane_comm={lane_comm}"),
+            Self::BoundLoops(bound) => write!(f, "bound_loops={bound}"),
+        }
+    }
+}
+
+impl FromStr for Plant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = || {
+            format!(
+                "`{text}` is none of tile_rows=N, tile_tokens=N, lane_comm=subgroupN, lane_comm=workgroupN, \
+                 bound_loops=true, bound_loops=false"
+            )
+        };
+        let (name, value) = text.split_once('=').ok_or_else(refuse)?;
+        let number = |value: &str| value.parse().map_err(|_| refuse());
+        match name {
+            "tile_rows" => Ok(Self::TileRows(number(value)?)),
+            "tile_tokens" => Ok(Self::TileTokens(number(value)?)),
+            "bound_loops" => value.parse().map(Self::BoundLoops).map_err(|_| refuse()),
+            "lane_comm" => {
+                let form = if let Some(lanes) = value.strip_prefix("subgroup") {
+                    LaneComm::Subgroup { lanes: number(lanes)? }
+                } else {
+                    LaneComm::Workgroup { lanes: number(value.strip_prefix("workgroup").ok_or_else(refuse)?)? }
+                };
+                Ok(Self::LaneComm(form))
+            }
+            _ => Err(refuse()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_profile_that_can_be_planted_is_read_and_anything_else_is_refused() {
+        for right in
+            ["tile_rows=16", "tile_tokens=4", "bound_loops=false", "lane_comm=subgroup32", "lane_comm=workgroup64"]
+        {
+            assert_eq!(right.parse::<Plant>().unwrap().to_string(), right);
+        }
+        for wrong in ["tile_rows", "tile_rows=x", "rows=1", "lane_comm=32", "bound_loops=1"] {
+            assert!(wrong.parse::<Plant>().unwrap_err().contains(wrong));
+        }
+    }
+}
