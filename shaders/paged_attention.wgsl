@@ -56,10 +56,8 @@ struct Work {
 
 // The queries of a tile.
 struct TileQueries {
-    query: array<u32, TOKENS>,
     position: array<i32, TOKENS>,
     seen: array<vec2<u32>, TOKENS>, // keys of this split: the first, and past the last
-    direct: array<bool, TOKENS>,    // whether the result is written, and not a partial
 }
 
 // One pass over the keys of a split: the queries of the tile that it serves, and the keys that any of them sees.
@@ -70,16 +68,26 @@ struct Pass {
     end: u32,   // past the last key; 0 if there is none
 }
 
-// vec4 i of a query head, scaled; zeros past HEAD_DIM and past the last head.
+// The query that stands at place t of a tile; the last one is repeated.
+fn tile_query(header: StepHeader, tile: QueryTile, t: u32) -> u32 {
+    return step[header.members_base + tile.first_member + min(t, tile.num_members - 1u)];
+}
+
+// Element e of a query head, scaled; 0 past HEAD_DIM and past the last head.
+fn query_element(query: u32, head: u32, e: u32) -> f32 {
+    if (e >= HEAD_DIM || head >= params.num_q_heads) { return 0.0; }
+    let at = (query * params.num_q_heads + head) * HEAD_DIM + e;
+    return io_element(q[at / IO_PER_WORD], at) * params.query_factor;
+}
+
+// vec4 i of a query head.
 fn query_vec4(query: u32, head: u32, i: u32) -> vec4<f32> {
-    var x = vec4<f32>(0.0);
-    for (var e = 0u; e < 4u; e++) { // unroll
-        if (4u * i + e < HEAD_DIM && head < params.num_q_heads) {
-            let at = (query * params.num_q_heads + head) * HEAD_DIM + 4u * i + e;
-            x[e] = io_element(q[at / IO_PER_WORD], at) * params.query_factor;
-        }
-    }
-    return x;
+    return vec4<f32>(
+        query_element(query, head, 4u * i),
+        query_element(query, head, 4u * i + 1u),
+        query_element(query, head, 4u * i + 2u),
+        query_element(query, head, 4u * i + 3u),
+    );
 }
 
 fn slope(head: u32) -> f32 {
@@ -133,17 +141,12 @@ fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: W
     let begin = max(tile.key_begin, work.split * tile.split_tokens);
     let end = min(tile.key_end, (work.split + 1u) * tile.split_tokens);
     for (var t = 0u; t < TOKENS; t++) { // unroll
-        let query = step[header.members_base + tile.first_member + min(t, tile.num_members - 1u)];
-        let position = query_position(header, query);
-        let seen = visible_keys(position, params.window, begin, end);
-        let is_only = seen.x < seen.y && sees_one_split(position, params.window, tile.split_tokens);
-        (*queries).query[t] = query;
+        let position = query_position(header, tile_query(header, tile, t));
         (*queries).position[t] = position;
-        (*queries).seen[t] = seen;
-        (*queries).direct[t] = tile.first_partial == NO_PARTIAL || is_only;
+        (*queries).seen[t] = visible_keys(position, params.window, begin, end);
     }
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        set_query(r, (*queries).query[r / GROUP_TILE], work.first_head + r % GROUP_TILE, lane);
+        set_query(r, tile_query(header, tile, r / GROUP_TILE), work.first_head + r % GROUP_TILE, lane);
     }
     exchange();
 }
@@ -175,26 +178,34 @@ fn locate_keys(kv_row: ptr<function, array<u32, KEYS_PER_LANE>>, work: Work, ser
     }
 }
 
-// Scores the lane's keys against all query rows.
+// Scores the lane's keys against all query rows: a batch of units at a time, whose loads are in flight together. In a group
+// of units the query parts lie in one register of each lane.
 fn score_keys(score: ptr<function, array<f32, SCORES>>, kv_row: ptr<function, array<u32, KEYS_PER_LANE>>) {
     for (var i = 0u; i < SCORES; i++) { // unroll
         (*score)[i] = 0.0;
     }
-    for (var u = 0u; u < K_UNITS; u++) { // unroll
-        var unit: array<vec4<u32>, KEYS_PER_LANE>;
-        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            unit[k] = k_pool[(*kv_row)[k] * K_ROW_UNITS + u];
-        }
-        for (var p = 0u; p < PARTS; p++) { // unroll
-            var part: array<vec4<f32>, KEYS_PER_LANE>;
-            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                part[k] = kv_load(unit[k], p);
-                if (SCALE_PER_UNIT) { part[k] *= k_scale((*kv_row)[k], u); }
-            }
-            for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                let query_part = get_query(r, u * PARTS + p);
+    for (var g = 0u; g < K_GROUPS; g++) { // unroll
+        for (var first = g * K_GROUP; first < min(g * K_GROUP + K_GROUP, K_UNITS); first += K_BATCH) {
+            var unit: array<vec4<u32>, K_BATCH * KEYS_PER_LANE>;
+            for (var b = 0u; b < K_BATCH; b++) { // unroll
                 for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                    (*score)[k * Q_ROWS + r] += dot(query_part, part[k]);
+                    unit[b * KEYS_PER_LANE + k] = k_pool[(*kv_row)[k] * K_ROW_UNITS + first + b];
+                }
+            }
+            for (var b = 0u; b < K_BATCH; b++) { // unroll
+                for (var p = 0u; p < PARTS; p++) { // unroll
+                    let i = (first + b) * PARTS + p;
+                    var part: array<vec4<f32>, KEYS_PER_LANE>;
+                    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                        part[k] = kv_load(unit[b * KEYS_PER_LANE + k], p);
+                        if (SCALE_PER_UNIT) { part[k] *= k_scale((*kv_row)[k], first + b); }
+                    }
+                    for (var r = 0u; r < Q_ROWS; r++) { // unroll
+                        let query_part = get_query(r, ((g * K_GROUP + b) * PARTS + p) / LANES, i);
+                        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                            (*score)[k * Q_ROWS + r] += dot(query_part, part[k]);
+                        }
+                    }
                 }
             }
         }
@@ -280,18 +291,24 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
     for (var s = 0u; s < SLICES; s++) { // unroll
         let unit_idx = min(s * LANES_PER_ROW + lane % LANES_PER_ROW, V_UNITS - 1u);
         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            for (var j = 0u; j < KEY_STEPS; j++) { // unroll up to 16
-                let source = j * KEY_GROUPS + key_group(lane);
-                let key = at + k * LANES + source;
-                let kv_row = get_kv_row(k, source);
-                var scale = 1.0;
-                if (SCALE_PER_UNIT) { scale = v_scale(kv_row, unit_idx); }
-                let is_served = key >= served.begin && key < served.end;
-                let unit = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
-                for (var p = 0u; p < PARTS; p++) { // unroll
-                    let value = v_part(unit, p, scale);
-                    for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                        (*acc)[r * OUT_VEC4S + s * PARTS + p] += get_weight(k, source, r) * value;
+            for (var first = 0u; first < KEY_STEPS; first += V_BATCH) {
+                var unit: array<vec4<u32>, V_BATCH>;
+                var scale: array<f32, V_BATCH>;
+                for (var b = 0u; b < V_BATCH; b++) { // unroll
+                    let source = (first + b) * KEY_GROUPS + key_group(lane);
+                    let key = at + k * LANES + source;
+                    let kv_row = get_kv_row(k, source);
+                    if (SCALE_PER_UNIT) { scale[b] = v_scale(kv_row, unit_idx); }
+                    let is_served = key >= served.begin && key < served.end;
+                    unit[b] = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
+                }
+                for (var b = 0u; b < V_BATCH; b++) { // unroll
+                    let source = (first + b) * KEY_GROUPS + key_group(lane);
+                    for (var p = 0u; p < PARTS; p++) { // unroll
+                        let value = v_part(unit[b], p, scale[b]);
+                        for (var r = 0u; r < Q_ROWS; r++) { // unroll
+                            (*acc)[r * OUT_VEC4S + s * PARTS + p] += get_weight(k, source, r) * value;
+                        }
                     }
                 }
             }
@@ -315,7 +332,26 @@ fn write_partial(base: u32, d: u32, value: vec4<f32>) {
     }
 }
 
-// Merges the lanes and writes the results of a pass, or its partials. Returns whether the lane's values are finite.
+// Where a query row's values go: elements from `base` on, of `out` if direct and else of `partials`.
+struct Target {
+    writes: bool,
+    direct: bool,
+    base: u32,
+    factor: f32, // of a direct result
+}
+
+// Merges vec4 i of a query row over the lanes and writes it. Returns whether it is finite.
+fn write_vec4(row_target: Target, i: u32, acc: vec4<f32>, lane: u32) -> bool {
+    var value = acc;
+    if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
+    let d = (((i / PARTS) * LANES_PER_ROW + lane % LANES_PER_ROW) * PARTS + i % PARTS) * 4u;
+    if (row_target.writes && row_target.direct) { write_output(row_target.base, d, value * row_target.factor); }
+    if (row_target.writes && !row_target.direct) { write_partial(row_target.base, d, value); }
+    return is_finite(value);
+}
+
+// Merges the lanes and writes the results of a pass, or its partials. Returns whether the lane's values are finite. What is
+// known of a query is read again: held until here, it would cost the loop over keys its registers.
 fn write_results(
     state: ptr<function, array<SoftmaxState, Q_ROWS>>,
     acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>,
@@ -325,27 +361,25 @@ fn write_results(
     lane: u32,
 ) -> bool {
     lanes_sum_exp(state, lane);
+    let header = step_header();
     let tile = work.tile;
     let first_partial = tile.first_partial + (work.split - tile.key_begin / tile.split_tokens) * tile.num_members;
     var finite = true;
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
         let t = r / GROUP_TILE;
         let head = work.first_head + r % GROUP_TILE;
-        let direct = (*queries).direct[t];
+        let sees_key = (*queries).seen[t].x < (*queries).seen[t].y;
+        let is_only = sees_key && sees_one_split((*queries).position[t], params.window, tile.split_tokens);
+        let direct = tile.first_partial == NO_PARTIAL || is_only;
         // A query that sees no key of this split leaves no partial either.
-        let has_result = direct || (*queries).seen[t].x < (*queries).seen[t].y;
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
-        let writes = is_served && has_result && key_group(lane) == 0u;
+        let writes = is_served && (direct || sees_key) && key_group(lane) == 0u;
         let result = softmax_finish((*state)[r], sink(head));
-        let q_row = (*queries).query[t] * params.num_q_heads + head;
+        let q_row = tile_query(header, tile, t) * params.num_q_heads + head;
         let partial_base = ((first_partial + t) * params.num_q_heads + head) * (V_HEAD_DIM + 2u);
+        let row_target = Target(writes, direct, select(partial_base, q_row * V_HEAD_DIM, direct), result.factor);
         for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
-            var value = (*acc)[r * OUT_VEC4S + i];
-            if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
-            finite = finite && is_finite(value);
-            let d = (((i / PARTS) * LANES_PER_ROW + lane % LANES_PER_ROW) * PARTS + i % PARTS) * 4u;
-            if (writes && direct) { write_output(q_row * V_HEAD_DIM, d, value * result.factor); }
-            if (writes && !direct) { write_partial(partial_base, d, value); }
+            finite = write_vec4(row_target, i, (*acc)[r * OUT_VEC4S + i], lane) && finite;
         }
         if (writes && lane % LANES_PER_ROW == 0u) {
             if (!direct) {
@@ -426,7 +460,7 @@ fn tile_of_item(tiles: TileClass, item: u32) -> u32 {
 fn first_seen_split(header: StepHeader, tile: QueryTile) -> u32 {
     var low = tile.key_end;
     for (var t = 0u; t < tile.num_members; t++) {
-        let position = query_position(header, step[header.members_base + tile.first_member + t]);
+        let position = query_position(header, tile_query(header, tile, t));
         low = min(low, visible_keys(position, params.window, tile.key_begin, tile.key_end).x);
     }
     return low / tile.split_tokens;

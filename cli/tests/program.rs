@@ -117,7 +117,7 @@ fn unknown_commands_and_options_are_usage_errors() {
     refused(&["bench", "--model", "gpt-9"], 2, &["gpt-9", "llama-13b", "gemma-3-270m"]);
     refused(&["bench", "--workload", "chat"], 2, &["chat", "azure-conv", "deepseek-r1"]);
     refused(&["bench", "--kv-dtype", "f8"], 2, &["f8", "f32", "f16"]);
-    refused(&["bench", "--op", "fill"], 2, &["fill", "append, decode, prefill or mixed"]);
+    refused(&["bench", "--op", "fill"], 2, &["fill", "append, decode, prefill, mixed"]);
     refused(&["bench", "--trace", "a.csv", "--workload", "sharegpt"], 2, &["--trace", "--workload"]);
     refused(&["bench", "--case", "1,8,2,1,8", "--batch", "3"], 2, &["--case", "--batch"]);
     refused(&["bench", "--io", "bf16"], 2, &["--io", "bf16", "f32", "f16"]);

@@ -18,8 +18,9 @@ fn set_query(r: u32, query: u32, head: u32, lane: u32) {
     }
 }
 
-fn get_query(r: u32, i: u32) -> vec4<f32> {
-    return subgroupShuffle(query_rows[r * QUERY_REGS + i / LANES], i % LANES);
+// `reg` is i / LANES, as a constant.
+fn get_query(r: u32, reg: u32, i: u32) -> vec4<f32> {
+    return subgroupShuffle(query_rows[r * QUERY_REGS + reg], i % LANES);
 }
 
 // Each lane shares what it found for its key k: the row of K and V and, per query row, the weight.

@@ -20,7 +20,7 @@ fn set_query(r: u32, query: u32, head: u32, lane: u32) {
     }
 }
 
-fn get_query(r: u32, i: u32) -> vec4<f32> {
+fn get_query(r: u32, reg: u32, i: u32) -> vec4<f32> {
     return query_rows[r * QUERY_VEC4S + i];
 }
 

@@ -11,6 +11,7 @@ mod compat;
 mod error;
 mod kernel;
 mod make;
+mod makers;
 mod ops;
 mod profile;
 mod step;

@@ -2,12 +2,11 @@
 
 use super::compat;
 use super::error::SpecError;
-use crate::gpu::kernel::attention_shape::AttentionShape;
+use super::makers::{WITHOUT_SUBGROUPS, maker_form, smallest_subgroup};
+use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
 
-/// Invocations of a workgroup whose lanes meet in workgroup memory.
-const WORKGROUP_LANES: u32 = 64;
 /// Beyond, the kernels' positions could wrap.
 const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 
@@ -17,6 +16,12 @@ const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 pub struct DeviceProfile {
     /// How the lanes of a decode workgroup hand values to each other.
     pub lane_comm: LaneComm,
+    /// Whether the attention kernel's loops over values in registers are written out, for compilers that would keep the
+    /// values in memory otherwise.
+    pub unrolled: bool,
+    /// 16-byte loads of K, and of V, that the attention kernel keeps in flight: from 1 to 16. Each takes registers, so that
+    /// fewer workgroups fit.
+    pub loads: u32,
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
     pub split_tokens: u32,
@@ -57,20 +62,31 @@ impl DeviceProfile {
     /// The profile of a device with these features and limits.
     pub fn new(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
         let software = info.device_type == wgpu::DeviceType::Cpu;
-        let lane_comm = lane_comm(info, features);
-        // Without subgroups a software driver's loops are not unrolled and
-        // would soon have too many rounds: there every token is served alone.
-        let one_by_one = software && matches!(lane_comm, LaneComm::Workgroup { .. });
+        let form = maker_form(info, features);
+        // Where a software driver's loops are not unrolled, they would soon have too many rounds: every token is served alone.
+        let one_by_one = software && !form.unrolled;
         Self {
-            lane_comm,
-            tile_rows: 16,
-            tile_tokens: if one_by_one { 1 } else { MAX_TILE_TOKENS },
+            lane_comm: form.lane_comm,
+            unrolled: form.unrolled,
+            loads: form.loads,
+            tile_rows: form.tile_rows,
+            tile_tokens: match (software, one_by_one) {
+                (_, true) => 1,
+                (true, false) => MAX_TILE_TOKENS,
+                // What is known of each token takes registers too; two heads of each fill the rows.
+                (false, false) => form.tile_rows / 2,
+            },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,
             share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
             // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.
-            max_dispatch_work: if software { 1 << 25 } else { 1 << 30 },
+            max_dispatch_work: match info.device_type {
+                _ if software => 1 << 25,
+                // Shares its power with a CPU; systems end a dispatch after 2 seconds.
+                wgpu::DeviceType::IntegratedGpu => 1 << 27,
+                _ => 1 << 30,
+            },
             max_loop_rounds: if software { 65_535 } else { u32::MAX },
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
@@ -85,7 +101,6 @@ impl DeviceProfile {
         let splits = 1..=MAX_SPLIT_TOKENS;
         let lanes = self.lane_comm.lanes();
         let most_lanes = device.limits().max_compute_invocations_per_workgroup.min(256);
-        let own = lane_comm(&compat::adapter_info(device), device.features());
         for (option, value, good, rule) in [
             ("split_tokens", self.split_tokens, splits.contains(&self.split_tokens), "from 1 to 2^30"),
             (
@@ -101,6 +116,7 @@ impl DeviceProfile {
                 "a power of two, up to 16",
             ),
             ("tile_rows", self.tile_rows, (1..=64).contains(&self.tile_rows), "from 1 to 64"),
+            ("loads", self.loads, (1..=16).contains(&self.loads), "from 1 to 16"),
             (
                 "lane_comm",
                 lanes,
@@ -112,9 +128,10 @@ impl DeviceProfile {
                 return Err(SpecError::new(option, format!("is {value} in the profile; it must be {rule}")));
             }
         }
-        if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && self.lane_comm != own {
-            let problem = format!("is {} in the profile; this device runs {own}", self.lane_comm);
-            return Err(SpecError::new("lane_comm", problem));
+        let most = smallest_subgroup(&compat::adapter_info(device), device.features()).unwrap_or(0);
+        if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes > most {
+            let rule = format!("this device's subgroups are sure to have {most} lanes");
+            return Err(SpecError::new("lane_comm", format!("is {} in the profile; {rule}", self.lane_comm)));
         }
         Ok(())
     }
@@ -123,12 +140,22 @@ impl DeviceProfile {
     pub(crate) fn schedule(&self, kv: &KvShape) -> Schedule {
         Schedule {
             split_tokens: self.split_tokens,
-            tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.lane_comm, self.tile_rows)),
+            tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.attention_form())),
             chunk_queries: self.chunk_queries,
             chunk_split_tokens: self.chunk_split_tokens,
             share_prefixes: self.share_prefixes,
         }
         .sane()
+    }
+
+    /// How the attention kernel is written for this device.
+    pub(crate) fn attention_form(&self) -> AttentionForm {
+        AttentionForm {
+            lane_comm: self.lane_comm,
+            tile_rows: self.tile_rows,
+            unrolled: self.unrolled,
+            loads: self.loads,
+        }
     }
 
     /// Bytes for a buffer that grows: a power of two, or all that the device allows.
@@ -140,24 +167,13 @@ impl DeviceProfile {
 
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
-        self.lane_comm = LaneComm::Workgroup { lanes: WORKGROUP_LANES };
+        AttentionForm { lane_comm: self.lane_comm, unrolled: self.unrolled, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
         if self.software {
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);
+        } else {
+            self.tile_rows = self.tile_rows.min(WITHOUT_SUBGROUPS.tile_rows);
         }
         self
-    }
-}
-
-/// Subgroups are used where every dispatch gets the same size, for then a workgroup can be exactly one of them.
-fn lane_comm(info: &wgpu::AdapterInfo, features: wgpu::Features) -> LaneComm {
-    let lanes = info.subgroup_min_size;
-    // Mesa's lavapipe computes on vectors of 512 bits at most, and says 32 lanes where LP_NATIVE_VECTOR_WIDTH is 1024.
-    let most = if info.device_type == wgpu::DeviceType::Cpu { 16 } else { 64 };
-    let known = lanes == info.subgroup_max_size && lanes.is_power_of_two() && (4..=most).contains(&lanes);
-    if features.contains(wgpu::Features::SUBGROUP) && known {
-        LaneComm::Subgroup { lanes }
-    } else {
-        LaneComm::Workgroup { lanes: WORKGROUP_LANES }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::common;
 
 use crate::common::{check, check_faults, gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvDtype;
+use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
 use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec, changed};
 
 /// A shape on every form of the kernels, on one in f16 and on the other in another format; shapes take turns, for drivers
@@ -83,6 +84,30 @@ fn a_split_prompt_is_right_too() {
         let spec = ScenarioSpec { query_lens: Some(vec![33, 1, 70]), ..ScenarioSpec::decode(2, 1, 16, &[40, 90, 70]) };
         for chunk_queries in [profile.chunk_queries, u32::MAX] {
             check(&gpu, &changed(&with_splits(&profile, 16), |it| it.chunk_queries = chunk_queries), &spec, 4);
+        }
+    }
+}
+
+#[test]
+fn every_form_of_a_gpu_is_right_here_too() {
+    let Some(gpu) = gpu() else { return };
+    let own = DeviceProfile::of(&gpu.device);
+    let mut forms = vec![(LaneComm::Workgroup { lanes: 64 }, false, 4), (LaneComm::Workgroup { lanes: 32 }, false, 2)];
+    if let LaneComm::Subgroup { lanes } = own.lane_comm {
+        // A workgroup may be a part of a subgroup.
+        let part = LaneComm::Subgroup { lanes: (lanes / 2).max(4) };
+        forms.extend([(own.lane_comm, false, 4), (own.lane_comm, true, 2), (part, false, 1)]);
+    }
+    for (lane_comm, unrolled, loads) in forms {
+        let form = changed(&own, |it| {
+            (it.lane_comm, it.unrolled, it.loads) = (lane_comm, unrolled, loads);
+            (it.tile_rows, it.tile_tokens, it.chunk_queries, it.split_tokens) = (4, 2, 9, 64);
+        });
+        for (kv_dtype, head_dim) in [(KvDtype::F16, 80), (KvDtype::Int4, 64), (KvDtype::F32, 20)] {
+            let decode = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(4, 2, head_dim, &[70, 33, 1]) };
+            let prompts = ScenarioSpec { query_lens: Some(vec![40, 13, 1]), ..decode.clone() };
+            check(&gpu, &form, &decode, 11);
+            check(&gpu, &form, &prompts, 12);
         }
     }
 }

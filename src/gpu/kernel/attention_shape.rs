@@ -11,6 +11,18 @@ const USUAL_DIM: u32 = 128;
 /// Workgroup memory of WebGPU's default limits.
 const WORKGROUP_BYTES: u32 = 16_384;
 
+/// How the attention kernel is written for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AttentionForm {
+    pub(crate) lane_comm: LaneComm,
+    /// Query rows (tokens times heads) that a workgroup may hold in registers, for heads of 128.
+    pub(crate) tile_rows: u32,
+    /// Whether the marked loops are written out.
+    pub(crate) unrolled: bool,
+    /// Units of K, and of V, that a lane loads at a time.
+    pub(crate) loads: u32,
+}
+
 /// What one workgroup serves: `rows` query rows (tokens times query heads of one KV head) against one split of keys.
 ///
 /// The lanes lie across the keys when scoring, and across a row of V when adding up values: where a row has fewer units
@@ -29,16 +41,17 @@ pub(crate) struct AttentionShape {
     parts: u32,
     /// Whether the marked loops are written out.
     unrolled: bool,
+    loads: u32,
 }
 
 impl AttentionShape {
-    /// The shape for query tiles of `2^class` tokens, with `group` query heads to a KV head and at most about `tile_rows`
-    /// rows in registers.
-    pub(crate) fn new(kv: &KvShape, group: u32, class: u32, lane_comm: LaneComm, tile_rows: u32) -> Self {
+    /// The shape for query tiles of `2^class` tokens, with `group` query heads to a KV head.
+    pub(crate) fn new(kv: &KvShape, group: u32, class: u32, form: AttentionForm) -> Self {
+        let lane_comm = form.lane_comm;
         // A kernel that serves nothing has no text worth compiling, but asking for it is no reason to panic.
         let (group, lanes, v_units) = (group.max(1), lane_comm.lanes().max(1), kv.v_units().max(1));
         let class = class.min(MAX_TILE_TOKENS.ilog2());
-        let rows = most_rows(kv, lane_comm, tile_rows);
+        let rows = most_rows(kv, form);
         let most_heads = (rows >> class).clamp(1, MAX_GROUP_TILE);
         let head_tiles = group.div_ceil(most_heads);
         Self {
@@ -52,15 +65,14 @@ impl AttentionShape {
             k_units: kv.k_units().max(1),
             v_units,
             parts: kv.parts(),
-            // Shuffles want constants; without them nothing does. And Mesa turns a kernel with barriers into a
-            // coroutine, at a cost that explodes with the length of its text: minutes instead of seconds.
-            unrolled: matches!(lane_comm, LaneComm::Subgroup { .. }),
+            unrolled: form.unrolled,
+            loads: form.loads.max(1),
         }
     }
 
     /// Tokens of the widest query tile that a kernel can serve.
-    pub(crate) fn max_tile_tokens(kv: &KvShape, lane_comm: LaneComm, tile_rows: u32) -> u32 {
-        1 << most_rows(kv, lane_comm, tile_rows).clamp(1, MAX_TILE_TOKENS).ilog2()
+    pub(crate) fn max_tile_tokens(kv: &KvShape, form: AttentionForm) -> u32 {
+        1 << most_rows(kv, form).clamp(1, MAX_TILE_TOKENS).ilog2()
     }
 
     /// Tokens of a query tile.
@@ -79,31 +91,55 @@ impl AttentionShape {
     }
 
     pub(crate) fn add_to(&self, constants: &mut Constants) {
-        let lanes_per_row = self.lanes / self.key_groups;
-        let slices = self.v_units.div_ceil(lanes_per_row);
+        let (lanes_per_row, slices) = (self.lanes_per_row(), self.slices());
         let query_vec4s = self.k_units * self.parts;
         for (name, value) in [
-            ("TILE_CLASS", self.class),                       // query tiles of 2^TILE_CLASS tokens
-            ("TOKENS", self.tokens()),                        // tokens of a query tile
-            ("GROUP", self.group),                            // query heads per KV head
-            ("GROUP_TILE", self.group_tile),                  // of these, served by one workgroup
-            ("HEAD_TILES", self.head_tiles),                  // workgroups that share them
-            ("Q_ROWS", self.rows()),                          // query rows of a workgroup
-            ("LANES", self.lanes),                            // invocations of a workgroup
-            ("LOG2_LANES", self.lanes.ilog2()),               //
-            ("KEYS_PER_LANE", self.keys_per_lane),            // keys that a lane scores at a time
-            ("KEY_TILE", self.key_tile()),                    // keys that a workgroup scores at a time
-            ("SCORES", self.keys_per_lane * self.rows()),     // scores in a lane
-            ("QUERY_VEC4S", query_vec4s),                     // vec4<f32> of a query row
-            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)), // of these, in one lane
-            ("KEY_GROUPS", self.key_groups),                  // groups of lanes that add up different keys of V
-            ("LANES_PER_ROW", lanes_per_row),                 // lanes across one row of V
-            ("KEY_STEPS", lanes_per_row),                     // keys that a key group adds up, of LANES
-            ("SLICES", slices),                               // units of a row of V per lane
-            ("OUT_VEC4S", slices * self.parts),               // vec4<f32> of the output per lane and row
+            ("TILE_CLASS", self.class),                          // query tiles of 2^TILE_CLASS tokens
+            ("TOKENS", self.tokens()),                           // tokens of a query tile
+            ("GROUP", self.group),                               // query heads per KV head
+            ("GROUP_TILE", self.group_tile),                     // of these, served by one workgroup
+            ("HEAD_TILES", self.head_tiles),                     // workgroups that share them
+            ("Q_ROWS", self.rows()),                             // query rows of a workgroup
+            ("LANES", self.lanes),                               // invocations of a workgroup
+            ("LOG2_LANES", self.lanes.ilog2()),                  //
+            ("KEYS_PER_LANE", self.keys_per_lane),               // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()),                       // keys that a workgroup scores at a time
+            ("SCORES", self.keys_per_lane * self.rows()),        // scores in a lane
+            ("QUERY_VEC4S", query_vec4s),                        // vec4<f32> of a query row
+            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)),    // of these, in one lane
+            ("KEY_GROUPS", self.key_groups),                     // groups of lanes that add up different keys of V
+            ("LANES_PER_ROW", lanes_per_row),                    // lanes across one row of V
+            ("KEY_STEPS", lanes_per_row),                        // keys that a key group adds up, of LANES
+            ("V_BATCH", self.v_batch()),                         // of these, at a time
+            ("K_GROUP", self.k_group()),                         // units of K whose query parts share a register
+            ("K_GROUPS", self.k_units.div_ceil(self.k_group())), //
+            ("K_BATCH", self.k_batch()),                         // units of K that a lane loads at a time
+            ("SLICES", slices),                                  // units of a row of V per lane
+            ("OUT_VEC4S", slices * self.parts),                  // vec4<f32> of the output per lane and row
         ] {
             constants.set(name, value);
         }
+    }
+
+    fn lanes_per_row(&self) -> u32 {
+        self.lanes / self.key_groups
+    }
+
+    fn slices(&self) -> u32 {
+        self.v_units.div_ceil(self.lanes_per_row())
+    }
+
+    fn k_group(&self) -> u32 {
+        (self.lanes / self.parts).max(1)
+    }
+
+    fn k_batch(&self) -> u32 {
+        let divides = |batch: &u32| self.k_group().is_multiple_of(*batch) && self.k_units.is_multiple_of(*batch);
+        (1..=self.loads).rev().find(divides).unwrap_or(1)
+    }
+
+    fn v_batch(&self) -> u32 {
+        self.lanes_per_row().min(1 << self.loads.ilog2())
     }
 
     /// Loop rounds of one invocation for `keys` keys and `num_tiles` query tiles, or a few more; see
@@ -111,21 +147,24 @@ impl AttentionShape {
     pub(crate) fn loop_rounds(&self, keys: u32, num_tiles: u32) -> u64 {
         let wide = u64::from;
         let (rows, keys_per_lane, parts) = (wide(self.rows()), wide(self.keys_per_lane), wide(self.parts));
-        let lanes_per_row = self.lanes / self.key_groups;
-        let slices = wide(self.v_units.div_ceil(lanes_per_row));
+        let slices = wide(self.slices());
         let outputs = rows * slices * parts;
         let reductions = (wide(self.lanes.ilog2()) + 2) * (rows + 1);
-        // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
-        let score = wide(self.k_units) * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane)));
-        let softmax = rows * (8 + 6 * keys_per_lane) + 6 * keys_per_lane + outputs + reductions;
-        let add = slices * (2 + keys_per_lane * (2 + wide(lanes_per_row) * (2 + parts * (2 + rows))));
-        let once = 2 * reductions + outputs * (10 + wide(self.key_groups)) + rows * (4 + wide(self.k_units) * parts);
+        let k_batches = wide((self.k_units / self.k_batch()) + self.k_units.div_ceil(self.k_group()));
+        let v_batches = slices * keys_per_lane * (wide(self.lanes_per_row() / self.v_batch()) + 1);
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
-        let per_tile = if self.unrolled {
-            // Of the loops inside, only a long one over keys of V is left.
-            if lanes_per_row > 16 { 1 + slices * keys_per_lane * (wide(lanes_per_row) + 1) } else { 1 }
+        // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
+        let (per_tile, once) = if self.unrolled {
+            (1 + k_batches + v_batches, wide(self.key_groups) * outputs + 8)
         } else {
-            3 + 2 * keys_per_lane + score + softmax + add
+            let k_batch = wide(self.k_batch());
+            let score = k_batches
+                * (3 + k_batch * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane))));
+            let softmax = rows * (8 + 6 * keys_per_lane) + 6 * keys_per_lane + outputs + reductions;
+            let add = v_batches * (2 + wide(self.v_batch()) * (4 + parts * (2 + rows)));
+            let once =
+                2 * reductions + outputs * (10 + wide(self.key_groups)) + rows * (4 + wide(self.k_units) * parts);
+            (3 + 2 * keys_per_lane + score + softmax + add, once)
         };
         // Tokens whose sums are not finite are served again, one by one.
         let passes = if self.class == 0 { 1 } else { 1 + wide(self.tokens()) };
@@ -135,7 +174,8 @@ impl AttentionShape {
 
 /// Rows for which there is room, at least one: `tile_rows` in registers, less where a row takes more of them than one of
 /// f16 and the usual width, and what fits into the workgroup's memory where values go through it.
-fn most_rows(kv: &KvShape, lane_comm: LaneComm, tile_rows: u32) -> u32 {
+fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
+    let AttentionForm { lane_comm, tile_rows, .. } = form;
     let lanes = lane_comm.lanes().max(1);
     let usual = KvShape { format: KvDtype::F16, head_dim: USUAL_DIM, v_head_dim: USUAL_DIM, ..*kv };
     let in_registers = tile_rows

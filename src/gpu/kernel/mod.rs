@@ -16,7 +16,8 @@ pub(crate) mod variant;
 
 use std::fmt;
 
-use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::unroll::unroll;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ClearValue, ExternalLayout, RotaryShape};
@@ -52,9 +53,7 @@ pub(crate) enum Kernel {
         group: u32,
         /// Class of the query tiles: they have room for `2^class` tokens.
         class: u32,
-        /// Query rows (tokens times heads) that a workgroup may hold in registers.
-        tile_rows: u32,
-        lane_comm: LaneComm,
+        form: AttentionForm,
         variant: Variant,
     },
     /// Merges the partial results of queries that see several splits.
@@ -79,17 +78,21 @@ impl Kernel {
     }
 
     /// Whether the device must offer [`wgpu::Features::SUBGROUP`].
+    #[cfg(test)]
     pub(crate) fn needs_subgroups(&self) -> bool {
-        matches!(self, Self::PagedAttention { lane_comm: LaneComm::Subgroup { .. }, .. })
+        matches!(
+            self,
+            Self::PagedAttention { form: AttentionForm { lane_comm: shape::LaneComm::Subgroup { .. }, .. }, .. }
+        )
     }
 
     /// The whole text, as naga reads it: constants, shared parts, kernel. Browsers demand directives before it, which naga
     /// refuses.
     pub(crate) fn wgsl(&self) -> String {
         let (constants, parts) = self.parts();
-        // See AttentionShape::unrolled. A loop of one round is written out all the same: not every compiler sees through
-        // the counter that naga puts into every loop.
-        let longest = if self.needs_subgroups() { u32::MAX } else { 1 };
+        let is_unrolled = matches!(self, Self::PagedAttention { form: AttentionForm { unrolled: true, .. }, .. });
+        // A loop of one round is written out all the same: not every compiler sees through its counter.
+        let longest = if is_unrolled { u32::MAX } else { 1 };
         let mut text = constants.wgsl();
         for part in parts {
             // A loop that stays is the same program; tests see to it that none does.
@@ -117,9 +120,9 @@ impl fmt::Display for Kernel {
             Self::MergeStates { io_format } => write!(f, " {}-io", io_format.name()),
             Self::PoolImport { kv, external } => write!(f, " {kv} from {external}"),
             Self::PoolExport { kv, external } => write!(f, " {kv} to {external}"),
-            Self::PagedAttention { kv, paged, group, class, lane_comm, variant, .. } => {
+            Self::PagedAttention { kv, paged, group, class, form, variant } => {
                 let mode = if *paged { "" } else { " contiguous" };
-                write!(f, " {kv} g{group} t{} {lane_comm}{mode}{variant}", 1_u64 << (*class).min(63))
+                write!(f, " {kv} g{group} t{} {}{mode}{variant}", 1_u64 << (*class).min(63), form.lane_comm)
             }
             Self::MergePartials { v_head_dim, variant } => write!(f, " d{v_head_dim}{variant}"),
         }

@@ -49,8 +49,8 @@ impl Kernel {
                 kv.add_to(&mut constants);
                 external.add_to(&mut constants);
             }
-            Self::PagedAttention { kv, paged, group, class, tile_rows, lane_comm, variant } => {
-                let shape = AttentionShape::new(&kv, group, class, lane_comm, tile_rows);
+            Self::PagedAttention { kv, paged, group, class, form, variant } => {
+                let shape = AttentionShape::new(&kv, group, class, form);
                 kv.add_to(&mut constants);
                 shape.add_to(&mut constants);
                 variant.add_to(&mut constants);
@@ -101,8 +101,8 @@ impl Kernel {
                 let rows = vec![shader!("common/paging"), shader!("common/external"), load(kv.format)];
                 [rows, store(external.element.format()), vec![shader!("pool_export")]].concat()
             }
-            Self::PagedAttention { kv, lane_comm, variant, .. } => {
-                let lanes = match lane_comm {
+            Self::PagedAttention { kv, form, variant, .. } => {
+                let lanes = match form.lane_comm {
                     LaneComm::Subgroup { .. } => shader!("common/lanes_subgroup"),
                     LaneComm::Workgroup { .. } => shader!("common/lanes_workgroup"),
                 };

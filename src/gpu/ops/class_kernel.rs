@@ -22,11 +22,11 @@ pub(crate) fn class_kernels(
 ) -> [ClassKernel; TILE_CLASSES] {
     let (kv, paged, variant) = (KvShape::of(layout), layout.paged(), spec.variant());
     let group = spec.num_q_heads / layout.num_kv_heads();
-    let (lane_comm, tile_rows) = (profile.lane_comm, profile.tile_rows);
+    let form = profile.attention_form();
     std::array::from_fn(|class| {
         let class = class as u32;
-        let kernel = Kernel::PagedAttention { kv, paged, group, class, tile_rows, lane_comm, variant };
-        ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, lane_comm, tile_rows))
+        let kernel = Kernel::PagedAttention { kv, paged, group, class, form, variant };
+        ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, form))
     })
 }
 
@@ -92,19 +92,24 @@ impl ClassKernel {
 mod tests {
     use super::*;
     use crate::formats::KvDtype;
+    use crate::gpu::kernel::attention_shape::AttentionForm;
     use crate::gpu::kernel::shape::LaneComm;
     use crate::plan::reach::Reach;
 
     /// The grids of 8 decoding sequences of `len` tokens, for 8 KV heads.
     fn grids(len: u32, window: u32) -> Vec<(u32, [u32; 3])> {
         let kv = KvShape { format: KvDtype::F16, head_dim: 128, v_head_dim: 128, block_size: 16 };
-        let (lane_comm, spec) = (LaneComm::Subgroup { lanes: 8 }, AttentionSpec::new(32).with_window(window));
+        let spec = AttentionSpec::new(32).with_window(window);
+        let lane_comm = LaneComm::Subgroup { lanes: 8 };
+        let form = AttentionForm { lane_comm, tile_rows: 16, unrolled: true, loads: 1 };
         let variant = spec.variant();
-        let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, tile_rows: 16, lane_comm, variant };
+        let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, form, variant };
         let profile = DeviceProfile {
             lane_comm,
             split_tokens: 1024,
             tile_rows: 16,
+            unrolled: true,
+            loads: 1,
             tile_tokens: 16,
             chunk_queries: 9,
             chunk_split_tokens: 16_384,
@@ -121,9 +126,7 @@ mod tests {
         let reach = Reach { first: last, last, key_begin: 0, key_end: len, split_tokens: 1024 };
         let work =
             ClassWork { num_items: 8 * len.div_ceil(1024), max_item_keys: len.min(1024), reaches: vec![reach; 8] };
-        ClassKernel::new(kernel, AttentionShape::new(&kv, 4, 0, lane_comm, 16))
-            .grids(&profile, &spec, &work, 8)
-            .unwrap()
+        ClassKernel::new(kernel, AttentionShape::new(&kv, 4, 0, form)).grids(&profile, &spec, &work, 8).unwrap()
     }
 
     #[test]

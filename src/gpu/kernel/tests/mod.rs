@@ -2,6 +2,7 @@
 //! what they must reach together.
 
 mod block_shaders;
+mod loops;
 mod rotary_and_states;
 mod shader_text;
 mod shaders;

@@ -4,9 +4,10 @@
 use std::mem::{offset_of, size_of};
 
 use super::shader_text::{Member, Reflection, Translated, reflect, translate};
-use super::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, max_class, variants};
+use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, max_class, subgroup, variants};
 use crate::formats::KvDtype;
 use crate::gpu::BlockPair;
+use crate::gpu::kernel::attention_shape::AttentionForm;
 use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::variant::IoFormat;
@@ -55,9 +56,9 @@ fn transfer_kernels() -> [Kernel; 2] {
     [Kernel::PoolImport { kv, external }, Kernel::PoolExport { kv, external }]
 }
 
-fn attention_kernel(lane_comm: LaneComm) -> Kernel {
+fn attention_kernel(form: AttentionForm) -> Kernel {
     let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
-    attention(kv, true, 4, 1, lane_comm, ATTENTIONS[1])
+    attention(kv, true, 4, 1, form, ATTENTIONS[1])
 }
 
 fn merge_kernel() -> Kernel {
@@ -98,14 +99,14 @@ fn every_variant_keeps_the_default_limits() {
 #[test]
 fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
     let mut widest = 0;
-    for lane_comm in LANE_COMMS.into_iter().filter(|lane_comm| matches!(lane_comm, LaneComm::Workgroup { .. })) {
+    for form in FORMS.into_iter().filter(|form| matches!(form.lane_comm, LaneComm::Workgroup { .. })) {
         for format in KvDtype::ALL {
             for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (192, 128), (256, 256), (512, 512), (40, 512)]
             {
                 let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-                for class in 0..=max_class(&kv, lane_comm) {
+                for class in 0..=max_class(&kv, form) {
                     for group in [1, 8] {
-                        let kernel = attention(kv, true, group, class, lane_comm, ATTENTIONS[1]);
+                        let kernel = attention(kv, true, group, class, form, ATTENTIONS[1]);
                         let Reflection { workgroup_bytes, .. } = reflect(&kernel, &text(&kernel));
                         assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes");
                         widest = widest.max(class);
@@ -121,8 +122,8 @@ fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
 fn a_workgroup_is_one_subgroup_or_needs_none() {
     for kernel in variants() {
         let reflection = reflect(&kernel, &text(&kernel));
-        if let Kernel::PagedAttention { lane_comm, .. } = kernel {
-            assert_eq!(reflection.invocations, lane_comm.lanes(), "{kernel}");
+        if let Kernel::PagedAttention { form, .. } = kernel {
+            assert_eq!(reflection.invocations, form.lane_comm.lanes(), "{kernel}");
         }
         assert_eq!(text(&kernel).contains("subgroupShuffle("), kernel.needs_subgroups(), "{kernel}");
         assert!(reflection.workgroup_bytes == 0 || !kernel.needs_subgroups(), "{kernel}");
@@ -151,8 +152,8 @@ fn uniforms_are_laid_out_as_on_the_host() {
         first_item,
         padding,
     });
-    for lane_comm in [LaneComm::Subgroup { lanes: 8 }, LaneComm::Workgroup { lanes: 64 }] {
-        assert_same_struct(&attention_kernel(lane_comm), "AttentionParams", &members, size_of::<AttentionParams>());
+    for form in [subgroup(8), WORKGROUP] {
+        assert_same_struct(&attention_kernel(form), "AttentionParams", &members, size_of::<AttentionParams>());
     }
 
     let members = host_members!(MergeParams { num_q_heads, window, padding_0, padding_1 });
@@ -162,7 +163,7 @@ fn uniforms_are_laid_out_as_on_the_host() {
     // The shaders take the terms of a head as a vec4: slope and sink in its first two components.
     let offsets = (offset_of!(HeadTerms, slope_log2e), offset_of!(HeadTerms, sink_log2e), size_of::<HeadTerms>());
     assert_eq!(offsets, (0, 4, 16));
-    let attention = text(&attention_kernel(LaneComm::Workgroup { lanes: 64 }));
+    let attention = text(&attention_kernel(WORKGROUP));
     assert!(attention.contains("select(0.0, head_terms[min(head, HEAD_TERMS - 1u)].x, ALIBI)"));
     assert!(attention.contains("select(0.0, head_terms[min(head, HEAD_TERMS - 1u)].y, SINKS)"));
     assert!(text(&merge).contains("if (SINKS) { sink = head_terms[min(head, HEAD_TERMS - 1u)].y; }"));
@@ -206,7 +207,7 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
         own_stride,
         split_tokens,
     });
-    let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
+    let attention = attention_kernel(WORKGROUP);
     for kernel in [merge_kernel(), append_kernel(), Kernel::TableUpdate, attention] {
         assert_same_struct(&kernel, "StepHeader", &header, size_of::<StepHeader>());
         assert_same_struct(&kernel, "TileClass", &class, size_of::<TileClass>());
@@ -236,18 +237,26 @@ fn constants_agree_with_the_host() {
     for kernel in [append_kernel(), Kernel::TableUpdate].iter().chain(&transfer_kernels()) {
         assert_eq!(reflect(kernel, &text(kernel)).invocations, ITEM_LANES, "{kernel}");
     }
-    let attention = attention_kernel(LaneComm::Workgroup { lanes: 64 });
+    let attention = attention_kernel(WORKGROUP);
     let attention = reflect(&attention, &text(&attention)).constants;
     assert_eq!(attention.get("NO_PARTIAL"), Some(&NO_PARTIAL));
     assert_eq!(attention.get("HEADER_WORDS"), Some(&(size_of::<StepHeader>() as u32 / 4)));
 }
 
 #[test]
-fn every_marked_loop_is_expanded_or_above_its_limit() {
+fn every_marked_loop_of_an_unrolled_form_is_expanded() {
+    let (mut expanded, mut left) = (0, 0);
     for kernel in variants() {
         let marks = text(&kernel).matches("{ // unroll\n").count();
-        assert!(marks == 0 || !kernel.needs_subgroups(), "{kernel} has {marks} loops that were not expanded");
+        match kernel {
+            Kernel::PagedAttention { form, .. } if form.unrolled => {
+                assert_eq!(marks, 0, "{kernel}");
+                expanded += 1;
+            }
+            _ => left += marks,
+        }
     }
+    assert!(expanded > 0 && left > 0, "{expanded} kernels were looked at; {left} loops are left in others");
 }
 
 #[test]
@@ -267,8 +276,8 @@ fn a_swapped_member_is_noticed() {
 
 #[test]
 fn a_shader_beyond_its_capabilities_is_noticed() {
-    let plain = attention_kernel(LaneComm::Workgroup { lanes: 64 });
-    let subgroups = text(&attention_kernel(LaneComm::Subgroup { lanes: 8 }));
+    let plain = attention_kernel(WORKGROUP);
+    let subgroups = text(&attention_kernel(subgroup(8)));
     // The text of another class of devices must not pass as that of one without subgroups.
     let refused = std::panic::catch_unwind(|| translate(&plain, &subgroups));
     assert!(refused.is_err());

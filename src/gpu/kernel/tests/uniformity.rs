@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::shader_text::tint_wgsl;
-use super::variants::{ATTENTIONS, CLASSES, LANE_COMMS, attention, variants};
+use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, subgroup, variants};
 use crate::formats::KvDtype;
 use crate::gpu::kernel::Kernel;
-use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::shape::KvShape;
 use crate::testkit::skip;
 
 /// A tint other than the one in the path.
@@ -38,30 +39,30 @@ fn judge(tint: &str, name: &str, text: &str) -> Result<(), String> {
 }
 
 /// With every option.
-fn wide(lane_comm: LaneComm, class: u32) -> Kernel {
+fn wide(form: AttentionForm, class: u32) -> Kernel {
     let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
-    attention(kv, true, 4, class, lane_comm, ATTENTIONS[1])
+    attention(kv, true, 4, class, form, ATTENTIONS[1])
 }
 
 #[test]
 fn tint_accepts_the_variants() {
     let Some(tint) = tint() else { return };
     let kernels = variants();
-    // Steps that divide neither the flags nor the lane_comms, so that the sample meets all of them.
+    // Steps that divide neither the flags nor the forms, so that the sample meets all of them.
     let (attention, others): (Vec<_>, Vec<_>) =
         kernels.iter().partition(|kernel| matches!(kernel, Kernel::PagedAttention { .. }));
     let mut sample: Vec<_> = attention.into_iter().step_by(2).chain(others.into_iter().step_by(5)).collect();
     // The append kernel of every format, which are as many texts.
     sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv, .. } if kv.head_dim == 300)));
-    let met = |test: &dyn Fn(LaneComm, u32) -> bool| {
+    let met = |test: &dyn Fn(AttentionForm, u32) -> bool| {
         let met = |kernel: &&&Kernel| match ***kernel {
-            Kernel::PagedAttention { lane_comm, class, .. } => test(lane_comm, class),
+            Kernel::PagedAttention { form, class, .. } => test(form, class),
             _ => false,
         };
         sample.iter().filter(met).count()
     };
-    for lane_comm in LANE_COMMS {
-        assert!(met(&|own, _| own == lane_comm) > 5, "{lane_comm}");
+    for form in FORMS {
+        assert!(met(&|own, _| own == form) > 5, "{form:?}");
     }
     for class in CLASSES {
         assert!(met(&|_, own| own == class) > 5, "class {class}");
@@ -77,7 +78,7 @@ fn tint_accepts_the_variants() {
 #[test]
 fn tint_refuses_a_barrier_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let right = tint_wgsl(&wide(LaneComm::Workgroup { lanes: 64 }, 2));
+    let right = tint_wgsl(&wide(WORKGROUP, 2));
     let wrong = right.replacen("        workgroupBarrier();", "        if (lane < 3u) { workgroupBarrier(); }", 1);
     assert_ne!(right, wrong, "nothing was planted");
     assert_eq!(judge(&tint, "barrier-right", &right), Ok(()));
@@ -88,7 +89,7 @@ fn tint_refuses_a_barrier_that_some_lanes_skip() {
 #[test]
 fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let text = tint_wgsl(&wide(LaneComm::Subgroup { lanes: 8 }, 2));
+    let text = tint_wgsl(&wide(subgroup(8), 2));
     // What tint cannot know is uniform is left out, so that it may look at all the rest.
     let right = text.replacen("diagnostic(off, subgroup_uniformity);\n", "", 1).replacen(
         "return subgroupAny(flag);",
@@ -96,7 +97,7 @@ fn tint_refuses_a_shuffle_that_some_lanes_skip() {
         1,
     );
     assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
-    let header = "    let header = step_header();";
+    let header = "    let header = step_header();\n    let tiles";
     let wrong = right.replacen(header, &format!("    if (input.lane == 3u) {{ return; }}\n{header}"), 1);
     assert_ne!(right, wrong, "nothing was planted");
     let said = judge(&tint, "shuffle-wrong", &wrong).unwrap_err();
@@ -167,23 +168,23 @@ fn early_exit(text: &str) -> Option<String> {
 // W11: an early return in front of a barrier passes naga and lavapipe.
 #[test]
 fn nothing_that_waits_for_other_lanes_is_left_early() {
-    for (lane_comm, class) in LANE_COMMS.into_iter().flat_map(|lane_comm| CLASSES.map(|class| (lane_comm, class))) {
-        let text = wide(lane_comm, class).wgsl();
+    for (form, class) in FORMS.into_iter().flat_map(|form| CLASSES.map(|class| (form, class))) {
+        let text = wide(form, class).wgsl();
         for exit in TOGETHER {
-            assert_eq!(text.matches(exit).count(), 1, "{lane_comm}: `{exit}`");
+            assert_eq!(text.matches(exit).count(), 1, "{form:?}: `{exit}`");
         }
         let names = functions(&text);
         let waiting = waiting(&names);
         for name in ["attend", "serve", "main", "lanes_max", "lanes_sum_exp", "lanes_any", "key_groups_sum"] {
-            assert!(waiting.contains(name), "{lane_comm}: {name} is not known to wait: {waiting:?}");
+            assert!(waiting.contains(name), "{form:?}: {name} is not known to wait: {waiting:?}");
         }
-        assert_eq!(early_exit(&text), None, "{lane_comm}");
+        assert_eq!(early_exit(&text), None, "{form:?}");
     }
 }
 
 #[test]
 fn an_early_exit_is_noticed() {
-    let text = wide(LaneComm::Workgroup { lanes: 64 }, 2).wgsl();
+    let text = wide(WORKGROUP, 2).wgsl();
     for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
         let planted = text.replacen("    load_queries(", &format!("    {exit}\n    load_queries("), 1);
         assert_ne!(text, planted, "nothing was planted");

@@ -1,22 +1,31 @@
 //! The kernel variants that the static checks look at.
 
 use crate::formats::KvDtype;
-use crate::gpu::DeviceProfile;
 use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
-/// The lane_comms that devices use: every subgroup size, and none.
-pub(super) const LANE_COMMS: [LaneComm; 7] = [
-    LaneComm::Subgroup { lanes: 4 },
-    LaneComm::Subgroup { lanes: 8 },
-    LaneComm::Subgroup { lanes: 16 },
-    LaneComm::Subgroup { lanes: 32 },
-    LaneComm::Subgroup { lanes: 64 },
-    LaneComm::Workgroup { lanes: 32 },
-    LaneComm::Workgroup { lanes: 64 },
+/// The forms that devices use: every subgroup size, and none.
+pub(super) const FORMS: [AttentionForm; 9] = [
+    subgroup(4),
+    subgroup(8),
+    subgroup(16),
+    subgroup(32),
+    subgroup(64),
+    AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 32 }, tile_rows: 8, ..WORKGROUP },
+    WORKGROUP,
+    AttentionForm { unrolled: false, ..subgroup(32) },
+    AttentionForm { loads: 1, ..subgroup(8) },
 ];
+
+pub(super) const WORKGROUP: AttentionForm =
+    AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 64 }, tile_rows: 16, unrolled: false, loads: 1 };
+
+pub(super) const fn subgroup(lanes: u32) -> AttentionForm {
+    AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 16, unrolled: true, loads: 4 }
+}
 
 /// The pools of other engines: every element, and both orders.
 const EXTERNAL: [ExternalLayout; 3] = [
@@ -43,44 +52,25 @@ pub(super) const ATTENTIONS: [Variant; 3] = [
 /// Classes of query tiles: a token, a few, and as many as there may be.
 pub(super) const CLASSES: [u32; 3] = [0, 2, 4];
 
-/// Query rows in registers, as profiles have them.
-pub(super) const TILE_ROWS: u32 = 16;
-
 /// A kernel over `kv`, of the class asked for or the highest below it that its devices use.
 pub(super) fn attention(
     kv: KvShape,
     paged: bool,
     group: u32,
     class: u32,
-    lane_comm: LaneComm,
+    form: AttentionForm,
     variant: Variant,
 ) -> Kernel {
-    let class = class.min(max_class(&kv, lane_comm));
-    Kernel::PagedAttention { kv, paged, group, class, tile_rows: TILE_ROWS, lane_comm, variant }
+    let class = class.min(max_class(&kv, form));
+    Kernel::PagedAttention { kv, paged, group, class, form, variant }
 }
 
-/// The highest class of query tiles that a device with this lane_comm ever gets.
-pub(super) fn max_class(kv: &KvShape, lane_comm: LaneComm) -> u32 {
-    let profile = DeviceProfile {
-        lane_comm,
-        split_tokens: 256,
-        tile_rows: TILE_ROWS,
-        tile_tokens: 16,
-        chunk_queries: 9,
-        chunk_split_tokens: 16_384,
-        share_prefixes: true,
-        max_dispatch_work: u64::MAX,
-        max_loop_rounds: u32::MAX,
-        max_binding_bytes: 1 << 27,
-        max_buffer_bytes: 1 << 28,
-        max_workgroups_per_dim: 65_535,
-        offset_alignment: 256,
-        software: false,
-    };
-    profile.schedule(kv).tile_tokens.ilog2()
+/// The highest class of query tiles that a device with this form ever gets.
+pub(super) fn max_class(kv: &KvShape, form: AttentionForm) -> u32 {
+    AttentionShape::max_tile_tokens(kv, form).ilog2()
 }
 
-/// Kernels over formats, head dims, groups, lane_comms, classes and variants. Every pair of a format and a lane_comm meets
+/// Kernels over formats, head dims, groups, forms, classes and variants. Every pair of a format and a form meets
 /// a few of the others' combinations, so that each meets all while the number of kernels stays small.
 pub(super) fn variants() -> Vec<Kernel> {
     let mut kernels = vec![Kernel::TableUpdate];
@@ -101,7 +91,7 @@ pub(super) fn variants() -> Vec<Kernel> {
             for block_size in [1, 16, 17] {
                 kernels.push(append(format, head_dim, head_dim, block_size));
             }
-            for (column, lane_comm) in LANE_COMMS.into_iter().enumerate() {
+            for (column, form) in FORMS.into_iter().enumerate() {
                 // The texts of wide tiles of wide heads are long: a few of them are enough.
                 let turn = row + 2 * at + 4 * column;
                 if (row + at + column) % if head_dim < 128 { 2 } else { 4 } != 0 {
@@ -113,7 +103,7 @@ pub(super) fn variants() -> Vec<Kernel> {
                 // Narrower values and wider ones.
                 let v_head_dim = [head_dim, head_dim, 40][turn % 3];
                 let kv = KvShape { format, head_dim, v_head_dim, block_size: [16, 128, 5][turn % 3] };
-                kernels.push(attention(kv, turn % 4 != 0, group, class, lane_comm, variant));
+                kernels.push(attention(kv, turn % 4 != 0, group, class, form, variant));
             }
         }
     }

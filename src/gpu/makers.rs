@@ -1,0 +1,162 @@
+//! The form of the attention kernel on the GPUs of each maker, as their compilers take it: docs/GPU-COMPILERS.md.
+
+use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::shape::LaneComm;
+
+const AMD: u32 = 0x1002;
+const APPLE: u32 = 0x106b;
+const INTEL: u32 = 0x8086;
+const NVIDIA: u32 = 0x10de;
+const QUALCOMM: u32 = 0x5143;
+
+/// What runs everywhere: the lanes meet in workgroup memory.
+pub(super) const WITHOUT_SUBGROUPS: AttentionForm =
+    AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 64 }, tile_rows: 4, unrolled: false, loads: 1 };
+
+/// The form for an adapter, whose device has these features.
+///
+/// A compiler that is let alone writes the loops out as far as it has registers, and is done sooner than with loops that
+/// were written out before. Only NVIDIA's and lavapipe's leave a loop over registers as it is, and then keep in memory what
+/// it indexes. More loads in flight cost registers too: as many as leave room for the waves that hide the rest of a
+/// load's latency.
+pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> AttentionForm {
+    let software = info.device_type == wgpu::DeviceType::Cpu;
+    let form = match subgroup_lanes(info, features) {
+        Some(lanes) => AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 8, ..WITHOUT_SUBGROUPS },
+        None => WITHOUT_SUBGROUPS,
+    };
+    match (info.vendor, form.lane_comm) {
+        (_, LaneComm::Workgroup { .. }) if software => AttentionForm { tile_rows: 16, ..form },
+        (_, LaneComm::Subgroup { .. }) if software => AttentionForm { tile_rows: 16, unrolled: true, ..form },
+        _ if is_apple(info) => AttentionForm { tile_rows: 4, ..form },
+        (NVIDIA, LaneComm::Subgroup { .. }) => AttentionForm { unrolled: true, loads: 2, ..form },
+        (AMD, LaneComm::Subgroup { lanes: 32 }) => AttentionForm { loads: 4, ..form },
+        _ => form,
+    }
+}
+
+/// Lanes of a workgroup that is one subgroup; `None` where it is better off without.
+fn subgroup_lanes(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<u32> {
+    let lanes = smallest_subgroup(info, features)?;
+    let suits = match info.vendor {
+        // The compiler makes a loop of every shuffle.
+        QUALCOMM => false,
+        // Subgroups of 8, and in these the queries spill; where they are wider, the compiler may still choose 8.
+        INTEL => false,
+        // Takes minutes to compile a kernel with subgroups.
+        _ if info.name.contains("SwiftShader") => false,
+        _ if info.device_type == wgpu::DeviceType::Cpu => true,
+        _ => lanes >= 16,
+    };
+    suits.then_some(lanes)
+}
+
+/// The size of a device's smallest subgroups, if it has any. A workgroup of no more invocations lies in one subgroup,
+/// whichever size the driver picks for it.
+pub(super) fn smallest_subgroup(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<u32> {
+    let lanes = match info.device_type {
+        _ if !features.contains(wgpu::Features::SUBGROUP) => return None,
+        // wgpu says 4 to 64 of every Metal device; the GPUs of this maker have 32.
+        _ if is_apple(info) => 32,
+        // Mesa's lavapipe computes on vectors of 512 bits at most, and says 32 lanes where LP_NATIVE_VECTOR_WIDTH is 1024.
+        wgpu::DeviceType::Cpu if info.subgroup_min_size > 16 => return None,
+        _ => info.subgroup_min_size,
+    };
+    (lanes.is_power_of_two() && (4..=64).contains(&lanes)).then_some(lanes)
+}
+
+fn is_apple(info: &wgpu::AdapterInfo) -> bool {
+    info.vendor == APPLE || info.name.starts_with("Apple ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::{Backend, DeviceType, Features};
+
+    /// The form of an adapter with subgroups.
+    fn form(vendor: u32, name: &str, device_type: DeviceType, backend: Backend, sizes: (u32, u32)) -> String {
+        let mut info =
+            wgpu::AdapterInfo { name: name.to_owned(), vendor, ..wgpu::AdapterInfo::new(device_type, backend) };
+        (info.subgroup_min_size, info.subgroup_max_size) = sizes;
+        let form = maker_form(&info, Features::SUBGROUP);
+        let loops = if form.unrolled { "unrolled" } else { "loops" };
+        format!("{} {loops}, {} rows, {} loads", form.lane_comm, form.tile_rows, form.loads)
+    }
+
+    #[test]
+    fn every_maker_gets_the_form_that_its_compiler_takes() {
+        use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu};
+        for (vendor, name, device_type, backend, sizes, expected) in [
+            (NVIDIA, "NVIDIA H200", DiscreteGpu, Backend::Vulkan, (32, 32), "subgroup32 unrolled, 8 rows, 2 loads"),
+            (
+                AMD,
+                "AMD Radeon RX 7900 XTX",
+                DiscreteGpu,
+                Backend::Vulkan,
+                (32, 64),
+                "subgroup32 loops, 8 rows, 4 loads",
+            ),
+            (AMD, "AMD Radeon RX 6800", DiscreteGpu, Backend::Dx12, (32, 64), "subgroup32 loops, 8 rows, 4 loads"),
+            (AMD, "AMD Radeon Vega", DiscreteGpu, Backend::Vulkan, (64, 64), "subgroup64 loops, 8 rows, 1 loads"),
+            (AMD, "AMD Radeon Pro 5500M", DiscreteGpu, Backend::Metal, (4, 64), "workgroup64 loops, 4 rows, 1 loads"),
+            (
+                INTEL,
+                "Intel(R) Arc(tm) A770",
+                DiscreteGpu,
+                Backend::Vulkan,
+                (8, 32),
+                "workgroup64 loops, 4 rows, 1 loads",
+            ),
+            (INTEL, "Intel(R) UHD", IntegratedGpu, Backend::Vulkan, (16, 16), "workgroup64 loops, 4 rows, 1 loads"),
+            (0, "Apple M2 Pro", IntegratedGpu, Backend::Metal, (4, 64), "subgroup32 loops, 4 rows, 1 loads"),
+            (
+                APPLE,
+                "Apple M1 (G13G B0)",
+                IntegratedGpu,
+                Backend::Vulkan,
+                (32, 32),
+                "subgroup32 loops, 4 rows, 1 loads",
+            ),
+            (
+                QUALCOMM,
+                "Adreno (TM) 830",
+                IntegratedGpu,
+                Backend::Vulkan,
+                (64, 64),
+                "workgroup64 loops, 4 rows, 1 loads",
+            ),
+            (0x13b5, "Mali-G78", IntegratedGpu, Backend::Vulkan, (16, 16), "subgroup16 loops, 8 rows, 1 loads"),
+            (0x13b5, "Mali-G52", IntegratedGpu, Backend::Vulkan, (8, 8), "workgroup64 loops, 4 rows, 1 loads"),
+            (
+                0x10005,
+                "llvmpipe (LLVM 15.0.6, 256 bits)",
+                Cpu,
+                Backend::Vulkan,
+                (8, 8),
+                "subgroup8 unrolled, 16 rows, 1 loads",
+            ),
+            (
+                0x10005,
+                "llvmpipe (LLVM 15.0.6, 1024 bits)",
+                Cpu,
+                Backend::Vulkan,
+                (32, 32),
+                "workgroup64 loops, 16 rows, 1 loads",
+            ),
+            (
+                0x1ae0,
+                "SwiftShader Device (LLVM 10.0.0)",
+                Cpu,
+                Backend::Vulkan,
+                (4, 4),
+                "workgroup64 loops, 16 rows, 1 loads",
+            ),
+        ] {
+            assert_eq!(form(vendor, name, device_type, backend, sizes), expected, "{name}");
+        }
+        let mut info = wgpu::AdapterInfo::new(DiscreteGpu, Backend::Vulkan);
+        (info.vendor, info.subgroup_min_size) = (NVIDIA, 32);
+        assert_eq!(maker_form(&info, Features::empty()), WITHOUT_SUBGROUPS, "the device was made without subgroups");
+    }
+}
