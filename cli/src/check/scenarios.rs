@@ -1,4 +1,5 @@
-//! The scenarios of a check: few, for every one costs the compilation of its kernels, so each has many lengths.
+//! The scenarios of a check: few, for every one costs the compilation of its kernels, so each has many lengths, and the drawn
+//! ones of a format have their kernels in common.
 
 use std::fmt::Write;
 
@@ -15,6 +16,8 @@ use crate::seed::rng_for;
 const LENGTHS: [u32; 12] = [1, 15, 16, 17, 0, 33, 64, 65, 5, 129, 0, 300];
 /// Splits so short that a merge needs no long sequences.
 const SHORT_SPLIT: u32 = 64;
+/// Tokens that the sequences of a drawn cascade share.
+const CASCADE_TOKENS: u32 = 64;
 /// Groups of 7 and of 9, of which the latter leaves a tile unfilled, and rows that fill no unit or no power of two.
 const ODD: [(u32, u32, u32); 3] = [(7, 1, 80), (6, 2, 100), (9, 1, 5)];
 /// Where heads do not matter: kernels for few of them compile soonest.
@@ -80,6 +83,18 @@ impl CheckScene {
         Self { form: Form::Mixed, spec, split_tokens: Some(SHORT_SPLIT) }
     }
 
+    /// The same step with heads, blocks and options of attention of another, and so with its kernels.
+    fn with_kernels_of(mut self, other: &ScenarioSpec) -> Self {
+        let spec = &mut self.spec;
+        (spec.num_q_heads, spec.num_kv_heads, spec.head_dim) = (other.num_q_heads, other.num_kv_heads, other.head_dim);
+        (spec.v_head_dim, spec.block_size) = (other.v_head_dim, other.block_size);
+        (spec.variant, spec.lse) = (other.variant, other.lse);
+        if self.form == Form::Cascade {
+            spec.shared_blocks = CASCADE_TOKENS.div_ceil(spec.block_size);
+        }
+        self
+    }
+
     pub fn label(&self) -> String {
         let spec = &self.spec;
         let longest = spec.seq_lens.iter().max().unwrap_or(&0);
@@ -117,12 +132,20 @@ fn shapes() -> Vec<CheckScene> {
     scenarios
 }
 
-/// The scenarios of one storage format, paged or contiguous, with subgroups or without.
+/// The scenarios of one storage format, paged or contiguous, with subgroups or without; `alone` where the device has only one
+/// of these two.
 /// A quick check has one: paged, the formats go through the forms of a step; contiguous, they decode. Else the forms are
 /// shared out: paged, every second one, and without subgroups the others, so that no format goes without any form;
-/// contiguous, which differs in the look-up alone, one. The next seed shares them out the other way round, and draws other
-/// heads, lengths and options. The shapes, all paged, take turns with the formats, for heads as wide as a model's compile slowly.
-pub fn scenarios(options: &CheckOptions, format: KvDtype, paged: bool, subgroups: bool) -> Vec<CheckScene> {
+/// contiguous, which differs in the look-up alone, one. They have one draw of heads and options in common. The next seed
+/// shares them out the other way round, and draws other heads, lengths and options. The shapes, all paged, take turns with
+/// the formats and, where there are both, with subgroups, for heads as wide as a model's compile slowly.
+pub fn scenarios(
+    options: &CheckOptions,
+    format: KvDtype,
+    paged: bool,
+    subgroups: bool,
+    alone: bool,
+) -> Vec<CheckScene> {
     let formats = KvDtype::ALL.len();
     let place = KvDtype::ALL.iter().position(|&other| other == format).unwrap_or(0);
     let mut scenarios = Vec::new();
@@ -132,12 +155,20 @@ pub fn scenarios(options: &CheckOptions, format: KvDtype, paged: bool, subgroups
     } else {
         let shift = place + (options.seed % 12) as usize + usize::from(subgroups);
         let turn = |number: usize| (number + shift).is_multiple_of(if paged { 2 } else { Form::ALL.len() });
+        let drawn = |label: &str, form: Form| {
+            draw_form(form, format, rng_for(&format!("check {label} {format} {subgroups}"), options.seed).random())
+        };
+        // Prompts have the narrower heads.
+        let common = drawn("kernels", Form::Prefill).spec;
         scenarios.extend(Form::ALL.into_iter().enumerate().filter(|(number, _)| turn(*number)).map(|(_, form)| {
-            let label = format!("check {} {format} {paged} {subgroups}", form.name());
-            let drawn = draw_form(form, format, rng_for(&label, options.seed).random());
-            CheckScene { form, spec: drawn.spec, split_tokens: drawn.split_tokens }
+            let drawn = drawn(&format!("{} {paged}", form.name()), form);
+            CheckScene { form, spec: drawn.spec, split_tokens: drawn.split_tokens }.with_kernels_of(&common)
         }));
-        let shapes = shapes().into_iter().enumerate().filter(|(number, _)| paged && number % formats == place);
+        let half = (shift + usize::from(subgroups)) % 2;
+        let mine = |number: usize| {
+            number % formats == place && (alone || (number / formats + half) % 2 == usize::from(subgroups))
+        };
+        let shapes = shapes().into_iter().enumerate().filter(|(number, _)| paged && mine(*number));
         scenarios.extend(shapes.map(|(_, scenario)| scenario));
     }
     for scenario in &mut scenarios {
@@ -149,25 +180,31 @@ pub fn scenarios(options: &CheckOptions, format: KvDtype, paged: bool, subgroups
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use wgpu_paged_attention::testkit::Fault;
 
     fn all(quick: bool, seed: u64) -> Vec<CheckScene> {
         let options = CheckOptions { quick, seed };
-        let of = |paged, subgroups| KvDtype::ALL.map(|format| scenarios(&options, format, paged, subgroups)).concat();
+        let of =
+            |paged, subgroups| KvDtype::ALL.map(|format| scenarios(&options, format, paged, subgroups, false)).concat();
         [of(true, true), of(true, false), of(false, true), of(false, false)].concat()
     }
 
     #[test]
     fn labels_tell_scenes_apart() {
         let options = CheckOptions { quick: false, seed: 1 };
-        let scenarios = |paged| KvDtype::ALL.map(|format| scenarios(&options, format, paged, true)).concat();
-        let mut labels: Vec<_> = [scenarios(true), scenarios(false)].concat().iter().map(CheckScene::label).collect();
+        let scenarios =
+            |paged, alone| KvDtype::ALL.map(|format| scenarios(&options, format, paged, true, alone)).concat();
+        let [own, contiguous] = [true, false].map(|paged| scenarios(paged, true));
+        let mut labels: Vec<_> = [own, contiguous].concat().iter().map(CheckScene::label).collect();
         let count = labels.len();
         labels.sort();
         labels.dedup();
         assert_eq!(labels.len(), count);
         // Half of the forms paged, one contiguous, and the shapes.
         assert_eq!(count, 6 * 3 + 6 + 12);
+        // Beside the other form of the kernels, which has the other shapes.
+        assert_eq!(scenarios(true, false).len(), 6 * 3 + 6);
     }
 
     #[test]
@@ -200,6 +237,10 @@ mod tests {
                 assert!(scenarios.iter().any(|s| s.form == form && !s.spec.paged), "{form:?} contiguous");
             }
             let variants: Vec<ScenarioVariant> = scenarios.iter().map(|s| s.spec.variant).collect();
+            let drawn = scenarios.iter().filter(|s| s.spec.kv_dtype == KvDtype::Int8 && s.spec.num_q_heads != 4);
+            let kernels: BTreeSet<String> =
+                drawn.map(|s| format!("{:?} {}", s.spec.variant, s.spec.head_dim)).collect();
+            assert!(kernels.len() < 8, "the drawn scenarios of a format have their kernels in common: {kernels:?}");
             assert!(variants.iter().any(|v| !v.causal) && variants.iter().any(|v| v.io_format == IoFormat::F16));
             assert!(variants.iter().any(|v| v.window.is_some()) && variants.iter().any(|v| v.soft_cap.is_some()));
             assert!(variants.iter().any(|v| v.alibi) && variants.iter().any(|v| v.sinks));
