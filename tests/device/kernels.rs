@@ -98,17 +98,16 @@ fn every_form_of_a_gpu_is_right_here_too() {
         let part = LaneComm::Subgroup { lanes: (lanes / 2).max(4) };
         forms.extend([(own.lane_comm, false, 4), (own.lane_comm, true, 2), (part, false, 1)]);
     }
-    for (lane_comm, unrolled, loads) in forms {
+    let shapes = [(KvDtype::F16, 80), (KvDtype::Int4, 64), (KvDtype::F32, 20)];
+    for ((lane_comm, unrolled, loads), (kv_dtype, head_dim)) in forms.into_iter().zip(shapes.into_iter().cycle()) {
         let form = changed(&own, |it| {
             (it.lane_comm, it.unrolled, it.loads) = (lane_comm, unrolled, loads);
             (it.tile_rows, it.tile_tokens, it.chunk_queries, it.split_tokens) = (4, 2, 9, 64);
         });
-        for (kv_dtype, head_dim) in [(KvDtype::F16, 80), (KvDtype::Int4, 64), (KvDtype::F32, 20)] {
-            let decode = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(4, 2, head_dim, &[70, 33, 1]) };
-            let prompts = ScenarioSpec { query_lens: Some(vec![40, 13, 1]), ..decode.clone() };
-            check(&gpu, &form, &decode, 11);
-            check(&gpu, &form, &prompts, 12);
-        }
+        let decode = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(4, 2, head_dim, &[70, 33, 1]) };
+        let prompts = ScenarioSpec { query_lens: Some(vec![40, 13, 1]), ..decode.clone() };
+        check(&gpu, &form, &decode, 11);
+        check(&gpu, &form, &prompts, 12);
     }
 }
 
