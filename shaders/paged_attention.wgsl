@@ -473,7 +473,8 @@ fn first_seen_split(header: StepHeader, tile: QueryTile) -> u32 {
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    input: LaneInput,
+    // One subgroup has numbers of its own; see Kernel::wgsl.
+    @builtin(local_invocation_index) lane: u32,
 ) {
     let splits = select(1u, groups.z, WINDOW);
     let linear = linear_index(group, groups);
@@ -496,5 +497,5 @@ fn main(
     }
     let first_head = (params.first_kv_head + kv_head) * GROUP + head_tile * GROUP_TILE;
     let num_heads = min(GROUP - head_tile * GROUP_TILE, GROUP_TILE);
-    if (exists) { attend(header, Work(tile, split, kv_head, first_head, num_heads), input.lane); }
+    if (exists) { attend(header, Work(tile, split, kv_head, first_head, num_heads), lane); }
 }

@@ -3,10 +3,6 @@
 // Same functions as lanes_workgroup.wgsl, called by all lanes together.
 // Needs     query_vec4(query, head, i) from the kernel, SoftmaxState from softmax.wgsl
 
-struct LaneInput {
-    @builtin(subgroup_invocation_id) lane: u32,
-}
-
 // vec4 i of a query row lives in lane i % LANES: what all lanes need is held once and handed round.
 var<private> query_rows: array<vec4<f32>, Q_ROWS * QUERY_REGS>;
 var<private> weights: array<f32, SCORES>;

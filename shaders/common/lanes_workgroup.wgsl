@@ -3,10 +3,6 @@
 // Same functions as lanes_subgroup.wgsl, called by all lanes together.
 // Needs     query_vec4(query, head, i) from the kernel, SoftmaxState from softmax.wgsl
 
-struct LaneInput {
-    @builtin(local_invocation_index) lane: u32,
-}
-
 var<workgroup> query_rows: array<vec4<f32>, Q_ROWS * QUERY_VEC4S>;
 var<workgroup> weights: array<f32, LANES * SCORES>;
 var<workgroup> kv_rows: array<u32, LANES * KEYS_PER_LANE>;

@@ -78,7 +78,6 @@ impl Kernel {
     }
 
     /// Whether the device must offer [`wgpu::Features::SUBGROUP`].
-    #[cfg(test)]
     pub(crate) fn needs_subgroups(&self) -> bool {
         matches!(
             self,
@@ -97,6 +96,13 @@ impl Kernel {
         for part in parts {
             // A loop that stays is the same program; tests see to it that none does.
             text.push_str(&unroll(part, &constants, longest).unwrap_or_else(|_| part.to_owned()));
+        }
+        if self.needs_subgroups() {
+            // HLSL has a call for this number and no parameter. naga knows that where it is a parameter of `main` itself; as
+            // a member of a struct, which the parts could bring, it becomes a text that DXC refuses.
+            let (of_workgroup, of_subgroup) =
+                ("@builtin(local_invocation_index) lane", "@builtin(subgroup_invocation_id) lane");
+            text = text.replace(of_workgroup, of_subgroup);
         }
         text
     }

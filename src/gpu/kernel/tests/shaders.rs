@@ -80,6 +80,8 @@ fn every_variant_is_accepted_with_the_capabilities_of_its_devices_and_translated
         assert!(spirv_words > 100, "{kernel}");
         assert!(msl.contains("kernel void main_"), "{kernel}");
         assert!(hlsl.contains("void main("), "{kernel}");
+        // Without this call, naga takes a parameter from nowhere, which DXC refuses.
+        assert_eq!(hlsl.contains("WaveGetLaneIndex()"), kernel.needs_subgroups(), "{kernel}");
     }
 }
 

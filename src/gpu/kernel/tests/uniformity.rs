@@ -98,7 +98,7 @@ fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     );
     assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
     let header = "    let header = step_header();\n    let tiles";
-    let wrong = right.replacen(header, &format!("    if (input.lane == 3u) {{ return; }}\n{header}"), 1);
+    let wrong = right.replacen(header, &format!("    if (lane == 3u) {{ return; }}\n{header}"), 1);
     assert_ne!(right, wrong, "nothing was planted");
     let said = judge(&tint, "shuffle-wrong", &wrong).unwrap_err();
     assert!(said.contains("uniform"), "{said}");
