@@ -180,14 +180,17 @@ impl Maker {
 fn kernel_module(device: &wgpu::Device, label: &str, text: String) -> wgpu::ShaderModule {
     let source = wgpu::ShaderSource::Wgsl(text.into());
     let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
-    // naga would give every loop a second exit and a counter of 64 bits, and with these no GPU's compiler writes the
-    // kernel's loops out or keeps its arrays in registers. All other checks stay.
-    let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
     // SAFETY: without loop bounding every loop must end, whatever the buffers hold. In shaders/ a counter of a loop is
     // changed by the loop alone. It runs up by ones below a bound that the loop does not change; or by a fixed step that
     // cannot wrap, for keys and lanes are below 2^31; or it halves; or, in `tile_of_item`, the interval that it searches
     // gets shorter every round. The test `every_loop_of_the_kernels_ends` holds each loop's head against this list.
-    unsafe { device.create_shader_module_trusted(descriptor, checks) }
+    unsafe { device.create_shader_module_trusted(descriptor, runtime_checks()) }
+}
+
+/// What naga adds to the kernels' texts. It would give every loop a second exit and a counter of 64 bits, and with these no
+/// GPU's compiler writes the loops out or keeps arrays in registers. All other checks stay.
+pub(super) fn runtime_checks() -> wgpu::ShaderRuntimeChecks {
+    wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() }
 }
 
 /// For callers that make nothing: whether the device is lost.

@@ -3,6 +3,7 @@
 use crate::gpu::error::SpecError;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::make::runtime_checks;
 use crate::gpu::ops::class_kernel::class_kernels;
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
@@ -10,7 +11,7 @@ use crate::gpu::value::ClearValue;
 use crate::layout::KvLayout;
 
 /// A kernel as it goes to wgpu.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct KernelText {
     /// Its readable key, as in captures: `paged_attention f16 d128 b16 g4 t1 subgroup8 causal`.
     pub label: String,
@@ -18,11 +19,13 @@ pub struct KernelText {
     pub tile_tokens: Option<u32>,
     /// The text.
     pub wgsl: String,
+    /// What wgpu is asked to add to it.
+    pub checks: wgpu::ShaderRuntimeChecks,
 }
 
 impl KernelText {
     fn new(kernel: &Kernel, tile_tokens: Option<u32>) -> Self {
-        Self { label: kernel.to_string(), tile_tokens, wgsl: kernel.wgsl() }
+        Self { label: kernel.to_string(), tile_tokens, wgsl: kernel.wgsl(), checks: runtime_checks() }
     }
 }
 

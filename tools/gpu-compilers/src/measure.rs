@@ -33,17 +33,20 @@ pub fn measure(task: &Task) -> anyhow::Result<ChipReport> {
     let [adapter] = &adapters[..] else { bail!("{} adapters instead of one", adapters.len()) };
     let info = adapter.get_info();
     let mut profile = DeviceProfile::new(&info, recommended_features(adapter), &recommended_limits(adapter));
-    let mut bound_loops = true;
+    let mut bound_loops = None;
     for plant in &task.plants {
         plant.change(&mut profile, &mut bound_loops);
     }
     let device = Device::open(adapter)?;
-    let texts = grid::kernels(&grid::shapes(task.quick), &profile)?;
+    let mut texts = grid::kernels(&grid::shapes(task.quick), &profile)?;
+    if let Some(bound) = bound_loops {
+        texts.iter_mut().for_each(|text| text.checks.force_loop_bounding = bound);
+    }
     let quick = grid::kernels(&grid::shapes(true), &profile)?;
     let mut rows = Vec::new();
     for (at, text) in texts.iter().enumerate() {
-        let mut row = compile(task, &device, text, bound_loops).with_context(|| text.label.clone())?;
-        row.is_watched = text.tile_tokens.is_some() && quick.contains(text);
+        let mut row = compile(task, &device, text).with_context(|| text.label.clone())?;
+        row.is_watched = text.tile_tokens.is_some() && quick.iter().any(|quick| quick.label == text.label);
         eprintln!("{} {}/{} {} {:.0} ms", task.chip.name, at + 1, texts.len(), text.label, row.compile_ms);
         rows.push(row);
     }
@@ -59,12 +62,12 @@ pub fn measure(task: &Task) -> anyhow::Result<ChipReport> {
     })
 }
 
-fn compile(task: &Task, device: &Device, text: &KernelText, bound_loops: bool) -> anyhow::Result<Row> {
+fn compile(task: &Task, device: &Device, text: &KernelText) -> anyhow::Result<Row> {
     let parsed = parse(&text.wgsl)?;
-    let spirv = parsed.spirv(device.target(), bound_loops)?;
+    let spirv = parsed.spirv(device.target(), text.checks)?;
     let path = |ending: &str| task.texts.join(format!("{}.{ending}", text.label.replace(' ', "_")));
     fs::write(path("wgsl"), &text.wgsl)?;
-    fs::write(path("hlsl"), parsed.hlsl(bound_loops)?)?;
+    fs::write(path("hlsl"), parsed.hlsl(text.checks)?)?;
     fs::write(path("spv"), spirv.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())?;
     texts::validate(&path("spv"))?;
     let compiled = device.compile(&spirv, &parsed.bindings())?;

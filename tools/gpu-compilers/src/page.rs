@@ -21,8 +21,8 @@ checks that wgpu asks for. Nothing was run on these GPUs, and the makers' own dr
   registers; bytes.
 * **waves**: subgroups that a core holds at a time: AMD per SIMD, NVIDIA per SM, Qualcomm per core; Apple: threads per core.
 * **cycles**: the compiler's own estimate of the whole text. Only ratios mean something.
-* **main loop**: instructions of the loop with most of them, without those of loops inside it; **its loads**: their number
-  and width in bytes.
+* **main loop**: instructions of the loop with most of them, without those of loops inside it; **its loads**: number and
+  width in bytes of its loads from buffers by lanes, those of loops inside included.
 * **ms**: to compile, on the machine that wrote this page, which did other work meanwhile.
 ";
 

@@ -11,17 +11,22 @@ pub enum Plant {
     TileRows(u32),
     TileTokens(u32),
     LaneComm(LaneComm),
+    /// Whether marked loops are written out.
+    Unrolled(bool),
+    Loads(u32),
     /// Whether naga adds a counter that ends every loop.
     BoundLoops(bool),
 }
 
 impl Plant {
-    pub fn change(self, profile: &mut DeviceProfile, bound_loops: &mut bool) {
+    pub fn change(self, profile: &mut DeviceProfile, bound_loops: &mut Option<bool>) {
         match self {
             Self::TileRows(rows) => profile.tile_rows = rows,
             Self::TileTokens(tokens) => profile.tile_tokens = tokens,
             Self::LaneComm(lane_comm) => profile.lane_comm = lane_comm,
-            Self::BoundLoops(bound) => *bound_loops = bound,
+            Self::Unrolled(unrolled) => profile.unrolled = unrolled,
+            Self::Loads(loads) => profile.loads = loads,
+            Self::BoundLoops(bound) => *bound_loops = Some(bound),
         }
     }
 }
@@ -32,6 +37,8 @@ impl fmt::Display for Plant {
             Self::TileRows(rows) => write!(f, "tile_rows={rows}"),
             Self::TileTokens(tokens) => write!(f, "tile_tokens={tokens}"),
             Self::LaneComm(lane_comm) => write!(f, "lane_comm={lane_comm}"),
+            Self::Unrolled(unrolled) => write!(f, "unrolled={unrolled}"),
+            Self::Loads(loads) => write!(f, "loads={loads}"),
             Self::BoundLoops(bound) => write!(f, "bound_loops={bound}"),
         }
     }
@@ -43,7 +50,7 @@ impl FromStr for Plant {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of tile_rows=N, tile_tokens=N, lane_comm=subgroupN, lane_comm=workgroupN, \
+                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
                  bound_loops=true, bound_loops=false"
             )
         };
@@ -51,6 +58,8 @@ impl FromStr for Plant {
         let number = |value: &str| value.parse().map_err(|_| refuse());
         match name {
             "tile_rows" => Ok(Self::TileRows(number(value)?)),
+            "loads" => Ok(Self::Loads(number(value)?)),
+            "unrolled" => value.parse().map(Self::Unrolled).map_err(|_| refuse()),
             "tile_tokens" => Ok(Self::TileTokens(number(value)?)),
             "bound_loops" => value.parse().map(Self::BoundLoops).map_err(|_| refuse()),
             "lane_comm" => {
@@ -72,9 +81,15 @@ mod tests {
 
     #[test]
     fn every_part_of_a_profile_that_can_be_planted_is_read_and_anything_else_is_refused() {
-        for right in
-            ["tile_rows=16", "tile_tokens=4", "bound_loops=false", "lane_comm=subgroup32", "lane_comm=workgroup64"]
-        {
+        for right in [
+            "tile_rows=16",
+            "tile_tokens=4",
+            "loads=4",
+            "unrolled=true",
+            "bound_loops=false",
+            "lane_comm=subgroup32",
+            "lane_comm=workgroup64",
+        ] {
             assert_eq!(right.parse::<Plant>().unwrap().to_string(), right);
         }
         for wrong in ["tile_rows", "tile_rows=x", "rows=1", "lane_comm=32", "bound_loops=1"] {

@@ -7,6 +7,7 @@ use naga::back::{hlsl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ShaderStage};
+use wgpu_paged_attention::wgpu::ShaderRuntimeChecks;
 
 /// A kernel that naga has read and found valid.
 pub struct Parsed {
@@ -53,21 +54,22 @@ impl Parsed {
         groups
     }
 
-    /// SPIR-V as wgpu-hal's Vulkan backend gives it to the driver; `bound_loops` as the library's shader module has it.
-    pub fn spirv(&self, target: Target, bound_loops: bool) -> anyhow::Result<Vec<u32>> {
-        let unchecked_if = |robust| if robust { BoundsCheckPolicy::Unchecked } else { BoundsCheckPolicy::Restrict };
+    /// SPIR-V as wgpu-hal's Vulkan backend gives it to the driver for a module with these checks.
+    pub fn spirv(&self, target: Target, checks: ShaderRuntimeChecks) -> anyhow::Result<Vec<u32>> {
+        let unchecked_if = |safe: bool| if safe { BoundsCheckPolicy::Unchecked } else { BoundsCheckPolicy::Restrict };
         let options = spv::Options {
             lang_version: target.version,
             flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
             capabilities: Some(capabilities(target).into_iter().collect()),
             bounds_check_policies: BoundsCheckPolicies {
-                index: BoundsCheckPolicy::Restrict,
-                buffer: unchecked_if(target.robust_buffer_access2),
+                index: unchecked_if(!checks.bounds_checks),
+                buffer: unchecked_if(!checks.bounds_checks || target.robust_buffer_access2),
                 image_load: BoundsCheckPolicy::Unchecked,
                 binding_array: BoundsCheckPolicy::Unchecked,
             },
             zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
-            force_loop_bounding: bound_loops,
+            force_loop_bounding: checks.force_loop_bounding,
+            emit_int_div_checks: checks.int_div_checks,
             ..Default::default()
         };
         let pipeline = spv::PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: "main".to_owned() };
@@ -75,11 +77,12 @@ impl Parsed {
     }
 
     /// HLSL as wgpu-hal's DX12 backend gives it to DXC.
-    pub fn hlsl(&self, bound_loops: bool) -> anyhow::Result<String> {
+    pub fn hlsl(&self, checks: ShaderRuntimeChecks) -> anyhow::Result<String> {
         let options = hlsl::Options {
             shader_model: hlsl::ShaderModel::V6_0,
             zero_initialize_workgroup_memory: false,
-            force_loop_bounding: bound_loops,
+            restrict_indexing: checks.bounds_checks,
+            force_loop_bounding: checks.force_loop_bounding,
             ..Default::default()
         };
         let mut text = String::new();
@@ -125,9 +128,10 @@ mod tests {
 
     #[test]
     fn checks_cost_words_and_only_those_asked_for_are_there() {
-        let words = |robust_buffer_access2, bound_loops| {
+        let words = |robust_buffer_access2, force_loop_bounding| {
             let target = Target { robust_buffer_access2, ..TARGET };
-            parse(TEXT).unwrap().spirv(target, bound_loops).unwrap().len()
+            let checks = ShaderRuntimeChecks { force_loop_bounding, ..ShaderRuntimeChecks::checked() };
+            parse(TEXT).unwrap().spirv(target, checks).unwrap().len()
         };
         assert!(words(true, false) < words(true, true));
         assert!(words(true, true) < words(false, true));

@@ -14,8 +14,9 @@ use crate::chips::Compiler;
 /// The loop in which a kernel spends its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MainLoop {
+    /// Without those of loops inside it.
     pub instructions: u64,
-    /// Loads from buffers by lanes: bytes of a lane, and how many.
+    /// Loads from buffers by lanes, those of loops inside included: bytes of a lane, and how many.
     pub loads: Vec<(u32, u64)>,
 }
 
@@ -52,14 +53,14 @@ impl Code {
         let own = |(&first, &last): (&usize, &usize)| {
             let inner: Vec<_> = loops.range(first + 1..=last).filter(|&(_, &end)| end <= last).collect();
             let is_own = |at: &usize| !inner.iter().any(|&(first, last)| (first..=last).contains(&at));
-            (first..=last).filter(is_own).map(|at| self.instructions[at]).collect::<Vec<_>>()
+            ((first..=last).filter(is_own).count(), first..=last)
         };
-        let longest = loops.iter().map(own).max_by_key(Vec::len)?;
+        let (instructions, range) = loops.iter().map(own).max_by_key(|(instructions, _)| *instructions)?;
         let mut loads: BTreeMap<u32, u64> = BTreeMap::new();
-        for bytes in longest.iter().flatten() {
+        for bytes in self.instructions[range].iter().flatten() {
             *loads.entry(*bytes).or_default() += 1;
         }
-        Some(MainLoop { instructions: longest.len() as u64, loads: loads.into_iter().rev().collect() })
+        Some(MainLoop { instructions: instructions as u64, loads: loads.into_iter().rev().collect() })
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
         // 0 to 9 repeats; in it 2 to 7, which has two jumps back to its start, and in that 3 and 4.
         let instructions = vec![None, Some(4), None, Some(16), Some(16), Some(8), Some(8), None, None, None];
         let code = Code { instructions, repeats: vec![(0, 9), (2, 5), (2, 7), (3, 4)] };
-        assert_eq!(code.main_loop().unwrap(), MainLoop { instructions: 4, loads: vec![(8, 2)] });
+        assert_eq!(code.main_loop().unwrap(), MainLoop { instructions: 4, loads: vec![(16, 2), (8, 2)] });
     }
 
     #[test]
