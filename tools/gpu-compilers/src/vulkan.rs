@@ -51,8 +51,8 @@ impl Device {
         let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
         let queue = vk::DeviceQueueCreateInfo::default().queue_family_index(0).queue_priorities(&[1.0]);
         let queues = [queue];
-        let mut telling = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
-        telling.pipeline_executable_info = vk::TRUE;
+        let mut telling =
+            vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default().pipeline_executable_info(true);
         let create = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
         let create = wanted.add_to_device_create(create.push_next(&mut telling));
         // SAFETY: the physical device is the instance's, and everything `create` points to is alive.

@@ -45,7 +45,7 @@ fn load(unit: &str, message: &str) -> Option<u32> {
         // Before: `untyped surface read, Surface = 3, SIMD8, Mask = 0xe`; the mask names the words that are left out.
         ("hdc1", "untyped surface read") => {
             let surface = parts.next()?.strip_prefix("Surface = ")?;
-            let mask = parts.last()?.split(')').next()?.strip_prefix("Mask = 0x")?;
+            let mask = parts.next_back()?.split(')').next()?.strip_prefix("Mask = 0x")?;
             let left_out = u32::from_str_radix(mask, 16).ok()?.count_ones();
             (surface != WORKGROUP_MEMORY).then_some(4 * 4_u32.saturating_sub(left_out))
         }
