@@ -139,7 +139,8 @@ fn key_group(lane: u32) -> u32 {
 fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: Work, lane: u32) {
     let tile = work.tile;
     let begin = max(tile.key_begin, work.split * tile.split_tokens);
-    let end = min(tile.key_end, (work.split + 1u) * tile.split_tokens);
+    // No plan has as many keys; the loop over them must not wrap, whatever the plan says.
+    let end = min(min(tile.key_end, (work.split + 1u) * tile.split_tokens), 0x40000000u);
     for (var t = 0u; t < TOKENS; t++) { // unroll
         let position = query_position(header, tile_query(header, tile, t));
         (*queries).position[t] = position;
@@ -450,7 +451,7 @@ fn tile_of_item(tiles: TileClass, item: u32) -> u32 {
     var low = 0u;
     var high = tiles.num_tiles;
     while (high - low > 1u) {
-        let middle = (low + high) / 2u;
+        let middle = low + (high - low) / 2u;
         if (query_tile(tiles, middle).item_start <= item) { low = middle; } else { high = middle; }
     }
     return low;

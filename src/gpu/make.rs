@@ -181,9 +181,10 @@ fn kernel_module(device: &wgpu::Device, label: &str, text: String) -> wgpu::Shad
     let source = wgpu::ShaderSource::Wgsl(text.into());
     let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
     // SAFETY: without loop bounding every loop must end, whatever the buffers hold. In shaders/ a counter of a loop is
-    // changed by the loop alone. It runs up by ones below a bound that the loop does not change; or by a fixed step that
-    // cannot wrap, for keys and lanes are below 2^31; or it halves; or, in `tile_of_item`, the interval that it searches
-    // gets shorter every round. The test `every_loop_of_the_kernels_ends` holds each loop's head against this list.
+    // changed by the loop alone. It runs up by ones below a bound that the loop does not change; or by a fixed step below a
+    // bound that is a constant, a length that the host checked against a binding's, or at most 2^30 keys, so that it cannot
+    // wrap; or it halves; or, in `tile_of_item`, the interval that it searches gets shorter every round. The test
+    // `every_loop_of_the_kernels_ends` holds each loop's head against this list.
     unsafe { device.create_shader_module_trusted(descriptor, runtime_checks()) }
 }
 

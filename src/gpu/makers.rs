@@ -9,6 +9,9 @@ const INTEL: u32 = 0x8086;
 const NVIDIA: u32 = 0x10de;
 const QUALCOMM: u32 = 0x5143;
 
+/// Names of adapters that compute on a CPU; not all of them say so in their type.
+const SOFTWARE: [&str; 4] = ["llvmpipe", "lavapipe", "swiftshader", "microsoft basic render driver"];
+
 /// What runs everywhere: the lanes meet in workgroup memory.
 pub(super) const WITHOUT_SUBGROUPS: AttentionForm =
     AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 64 }, tile_rows: 4, unrolled: false, loads: 1 };
@@ -20,7 +23,7 @@ pub(super) const WITHOUT_SUBGROUPS: AttentionForm =
 /// it indexes. More loads in flight cost registers too: as many as leave room for the waves that hide the rest of a
 /// load's latency.
 pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> AttentionForm {
-    let software = info.device_type == wgpu::DeviceType::Cpu;
+    let software = is_software(info);
     let form = match subgroup_lanes(info, features) {
         Some(lanes) => AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 8, ..WITHOUT_SUBGROUPS },
         None => WITHOUT_SUBGROUPS,
@@ -30,6 +33,7 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
         (_, LaneComm::Subgroup { .. }) if software => AttentionForm { tile_rows: 16, unrolled: true, ..form },
         _ if is_apple(info) => AttentionForm { tile_rows: 4, ..form },
         (NVIDIA, LaneComm::Subgroup { .. }) => AttentionForm { unrolled: true, loads: 2, ..form },
+        (NVIDIA, LaneComm::Workgroup { .. }) => AttentionForm { unrolled: true, ..form },
         (AMD, LaneComm::Subgroup { lanes: 32 }) => AttentionForm { loads: 4, ..form },
         _ => form,
     }
@@ -45,7 +49,7 @@ fn subgroup_lanes(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<
         INTEL => false,
         // Takes minutes to compile a kernel with subgroups.
         _ if info.name.contains("SwiftShader") => false,
-        _ if info.device_type == wgpu::DeviceType::Cpu => true,
+        _ if is_software(info) => true,
         _ => lanes >= 16,
     };
     suits.then_some(lanes)
@@ -54,15 +58,21 @@ fn subgroup_lanes(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<
 /// The size of a device's smallest subgroups, if it has any. A workgroup of no more invocations lies in one subgroup,
 /// whichever size the driver picks for it.
 pub(super) fn smallest_subgroup(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<u32> {
-    let lanes = match info.device_type {
+    let lanes = match info.subgroup_min_size {
         _ if !features.contains(wgpu::Features::SUBGROUP) => return None,
         // wgpu says 4 to 64 of every Metal device; the GPUs of this maker have 32.
         _ if is_apple(info) => 32,
         // Mesa's lavapipe computes on vectors of 512 bits at most, and says 32 lanes where LP_NATIVE_VECTOR_WIDTH is 1024.
-        wgpu::DeviceType::Cpu if info.subgroup_min_size > 16 => return None,
-        _ => info.subgroup_min_size,
+        lanes if is_software(info) && lanes > 16 => return None,
+        lanes => lanes,
     };
     (lanes.is_power_of_two() && (4..=64).contains(&lanes)).then_some(lanes)
+}
+
+/// Whether an adapter computes on a CPU. Not all of them say so in their type.
+pub(crate) fn is_software(info: &wgpu::AdapterInfo) -> bool {
+    let name = info.name.to_lowercase();
+    info.device_type == wgpu::DeviceType::Cpu || SOFTWARE.iter().any(|software| name.contains(software))
 }
 
 fn is_apple(info: &wgpu::AdapterInfo) -> bool {
@@ -157,6 +167,7 @@ mod tests {
         }
         let mut info = wgpu::AdapterInfo::new(DiscreteGpu, Backend::Vulkan);
         (info.vendor, info.subgroup_min_size) = (NVIDIA, 32);
-        assert_eq!(maker_form(&info, Features::empty()), WITHOUT_SUBGROUPS, "the device was made without subgroups");
+        let without = AttentionForm { unrolled: true, ..WITHOUT_SUBGROUPS };
+        assert_eq!(maker_form(&info, Features::empty()), without, "the device was made without subgroups");
     }
 }

@@ -25,6 +25,8 @@ pub use kernel::shape::LaneComm;
 pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;
+#[cfg(feature = "testkit")]
+pub(crate) use makers::is_software;
 pub use ops::append::{AppendIo, AppendSpec, Appender};
 pub use ops::attention::{Attention, AttentionIo};
 pub use ops::rotary::RotarySpec;

@@ -2,7 +2,7 @@
 
 use super::compat;
 use super::error::SpecError;
-use super::makers::{WITHOUT_SUBGROUPS, maker_form, smallest_subgroup};
+use super::makers::{WITHOUT_SUBGROUPS, is_software, maker_form, smallest_subgroup};
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
@@ -61,7 +61,7 @@ impl DeviceProfile {
 
     /// The profile of a device with these features and limits.
     pub fn new(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Self {
-        let software = info.device_type == wgpu::DeviceType::Cpu;
+        let software = is_software(info);
         let form = maker_form(info, features);
         // Where a software driver's loops are not unrolled, they would soon have too many rounds: every token is served alone.
         let one_by_one = software && !form.unrolled;
@@ -167,11 +167,13 @@ impl DeviceProfile {
 
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
-        AttentionForm { lane_comm: self.lane_comm, unrolled: self.unrolled, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
+        AttentionForm { lane_comm: self.lane_comm, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
         if self.software {
+            self.unrolled = false;
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);
         } else {
             self.tile_rows = self.tile_rows.min(WITHOUT_SUBGROUPS.tile_rows);
+            self.tile_tokens = self.tile_tokens.min(WITHOUT_SUBGROUPS.tile_rows / 2);
         }
         self
     }

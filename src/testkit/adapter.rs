@@ -6,9 +6,6 @@ use std::sync::{Mutex, PoisonError};
 /// Those that the kernels run on.
 const BACKENDS: wgpu::Backends = wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
 
-/// Names of adapters that compute on a CPU; not all of them say so in their type.
-const SOFTWARE: [&str; 4] = ["llvmpipe", "lavapipe", "swiftshader", "microsoft basic render driver"];
-
 /// Whether this program holds DXC; wgpu links it there only.
 const STATIC_DXC: bool = cfg!(all(feature = "static-dxc", windows, target_env = "msvc", not(target_arch = "aarch64")));
 
@@ -188,8 +185,7 @@ pub fn adapters() -> Result<Vec<wgpu::Adapter>, OpenError> {
 
 /// Whether an adapter computes on a CPU, by its type or its name.
 pub fn is_software(info: &wgpu::AdapterInfo) -> bool {
-    let name = info.name.to_lowercase();
-    info.device_type == wgpu::DeviceType::Cpu || SOFTWARE.iter().any(|software| name.contains(software))
+    crate::gpu::is_software(info)
 }
 
 /// Who compiles the kernels, and the remedy where that is slow. wgpu does not say which compiler of DX12 it loaded, but all

@@ -39,7 +39,7 @@ pub(crate) struct AttentionShape {
     k_units: u32,
     v_units: u32,
     parts: u32,
-    /// Whether the marked loops are written out.
+    /// Whether hardly a loop is left. What goes through workgroup memory does so in loops that are not marked.
     unrolled: bool,
     loads: u32,
 }
@@ -65,7 +65,7 @@ impl AttentionShape {
             k_units: kv.k_units().max(1),
             v_units,
             parts: kv.parts(),
-            unrolled: form.unrolled,
+            unrolled: form.unrolled && matches!(lane_comm, LaneComm::Subgroup { .. }),
             loads: form.loads.max(1),
         }
     }

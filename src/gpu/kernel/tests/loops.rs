@@ -11,21 +11,22 @@ const OTHERS: [(&str, &str); 3] = [
 
 /// The first loop that is not known to end.
 fn endless(text: &str) -> Option<&str> {
-    let mut rest = text;
-    while let Some(at) = ["for (", "while (", "loop {"].iter().filter_map(|head| rest.find(head)).min() {
-        let line = rest[at..].lines().next().unwrap_or("");
-        let body = body(&rest[at..]);
+    let heads = ["for", "while", "loop"].into_iter().flat_map(|word| text.match_indices(word));
+    let is_word = |at: usize, word: &str| {
+        let part = |c: char| c.is_alphanumeric() || c == '_';
+        !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part)
+    };
+    let is_code = |at: usize| !text[text[..at].rfind('\n').map_or(0, |end| end + 1)..at].contains("//");
+    heads.filter(|(at, word)| is_word(*at, word) && is_code(*at)).find_map(|(at, _)| {
+        let line = text[at..].lines().next().unwrap_or("");
+        let body = body(&text[at..]);
         let ends = match line.strip_prefix("for (var ") {
             Some(head) => counts(head, body),
             None if line == "loop {" => OTHERS.iter().any(|(exit, _)| body.contains(exit)),
             None => OTHERS.iter().any(|(head, _)| *head == line),
         };
-        if !ends {
-            return Some(line);
-        }
-        rest = &rest[at + 4..];
-    }
-    None
+        (!ends).then_some(line)
+    })
 }
 
 /// `i = …; i < n; i++) {`, or with a constant step, or `i > 0u; i /= 2u`; the body changes neither i nor n.
@@ -40,7 +41,8 @@ fn counts(head: &str, body: &str) -> bool {
     let Some(bound) = condition.strip_prefix(&format!("{i} < ")).or(halves.then_some("0u")) else { return false };
     let is_constant =
         |text: &str| text.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || "_ *".contains(c));
-    let steps = step == format!("{i}++") || step.strip_prefix(&format!("{i} += ")).is_some_and(is_constant);
+    let grows = |text: &str| is_constant(text) && !text.split(' ').any(|factor| factor.trim_end_matches('u') == "0");
+    let steps = step == format!("{i}++") || step.strip_prefix(&format!("{i} += ")).is_some_and(grows);
     (steps || halves) && !changes(body, i) && !changes(body, bound)
 }
 
@@ -54,7 +56,8 @@ fn changes(text: &str, name: &str) -> bool {
         after.starts_with("++") || after.starts_with("--") || !compares && operators.into_iter().any(is_assignment)
     };
     let is_whole = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
-    text.match_indices(name).any(|(at, _)| is_whole(at) && assigns(&text[at + name.len()..]))
+    let is_lent = |at: usize| text[..at].ends_with('&') && !text[..at].ends_with("&&");
+    text.match_indices(name).any(|(at, _)| is_whole(at) && (is_lent(at) || assigns(&text[at + name.len()..])))
 }
 
 /// What stands between the first brace and the one that closes it.
@@ -85,6 +88,12 @@ fn a_loop_that_may_not_end_is_noticed() {
         "for (;;) { }",
         "loop { x += 1u; }",
         "while (x < 3u) { }",
+        "while x < 3u { }",
+        "while(true) { }",
+        "for(;;) { }",
+        "loop\n{ }",
+        "for (var i = 0u; i < n; i += 0) { }",
+        "for (var i = 0u; i < n; i++) { advance(&i); }",
         "for (var i = 0u; i < n; i += step) { }",
         "for (var i = 0u; i < n; i++) { i = 0u; }",
         "for (var i = 0u; i < n; i++) { if (x) { i -= 1u; } }",
