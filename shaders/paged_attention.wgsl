@@ -196,15 +196,16 @@ fn score_keys(score: ptr<function, array<f32, SCORES>>, kv_row: ptr<function, ar
             for (var b = 0u; b < K_BATCH; b++) { // unroll
                 for (var p = 0u; p < PARTS; p++) { // unroll
                     let i = (first + b) * PARTS + p;
+                    let reg = ((g * K_GROUP + b) * PARTS + p) / LANES;
                     var part: array<vec4<f32>, KEYS_PER_LANE>;
                     for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
                         part[k] = kv_load(unit[b * KEYS_PER_LANE + k], p);
                         if (SCALE_PER_UNIT) { part[k] *= k_scale((*kv_row)[k], first + b); }
                     }
                     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                        let query_part = get_query(r, ((g * K_GROUP + b) * PARTS + p) / LANES, i);
+                        let query = get_query(r, reg, i);
                         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                            (*score)[k * Q_ROWS + r] += dot(query_part, part[k]);
+                            (*score)[k * Q_ROWS + r] += dot(query, part[k]);
                         }
                     }
                 }
@@ -307,8 +308,9 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
                     let source = (first + b) * KEY_GROUPS + key_group(lane);
                     for (var p = 0u; p < PARTS; p++) { // unroll
                         let value = v_part(unit[b], p, scale[b]);
+                        let column = s * PARTS + p;
                         for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                            (*acc)[r * OUT_VEC4S + s * PARTS + p] += get_weight(k, source, r) * value;
+                            (*acc)[r * OUT_VEC4S + column] += get_weight(k, source, r) * value;
                         }
                     }
                 }

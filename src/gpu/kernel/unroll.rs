@@ -50,7 +50,7 @@ pub(super) fn unroll(source: &str, constants: &Constants, longest: u32) -> Resul
         let body_len = body_len(&rest[line_end..]).ok_or_else(|| UnrollError::NoEnd { head: head.to_owned() })?;
         let body = unroll(&rest[line_end..line_end + body_len], constants, longest)?;
         // Indented and explained in every copy, the text of a wide tile would be half spaces and comments.
-        let lines = body.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+        let lines = body.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
         let body: String = lines.flat_map(|line| [line, "\n "]).collect();
         out.push_str(&rest[..line_start]);
         for i in range.start..range.end {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_marked_loop_is_repeated_with_its_counter_as_a_constant() {
         let text = "a\nfor (var i = 0u; i < N; i++) { // unroll\n  f(i);\n}\nb\n";
-        assert_eq!(expand(text).unwrap(), "a\n{ const i = 0u;\n f(i);\n }\n{ const i = 1u;\n f(i);\n }\n\nb\n");
+        assert_eq!(expand(text).unwrap(), "a\n{ const i = 0u;f(i);\n }\n{ const i = 1u;f(i);\n }\n\nb\n");
     }
 
     #[test]

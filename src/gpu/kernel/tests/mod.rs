@@ -6,5 +6,6 @@ mod loops;
 mod rotary_and_states;
 mod shader_text;
 mod shaders;
+mod sizes;
 mod uniformity;
 mod variants;
