@@ -33,8 +33,8 @@ pub struct KvCache {
     /// `[num_layers][head shards]`
     layers: Vec<Vec<HeadShard>>,
     tables: wgpu::Buffer,
-    pub(super) table_update: wgpu::ComputePipeline,
-    /// Compiled when they are first needed: a cache that shares nothing needs neither.
+    /// These are compiled when they are first needed: a cache that shares nothing needs the first alone.
+    table_update: LazyPipeline,
     pub(super) copy: LazyPipeline,
     /// By the value that is written.
     pub(super) clear: [LazyPipeline; 2],
@@ -91,7 +91,7 @@ impl KvCache {
             profile,
             layers,
             tables: maker.buffer("paged.tables", table_usage, table_bytes)?,
-            table_update: maker.pipeline(&Kernel::TableUpdate, &[&layouts.step_update])?,
+            table_update: LazyPipeline::default(),
             copy: LazyPipeline::default(),
             clear: Default::default(),
             clear_value: ClearValue::default(),
@@ -132,6 +132,24 @@ impl KvCache {
     /// Sets [`clear_value`](Self::clear_value); zeros unless set.
     pub fn set_clear_value(&mut self, value: ClearValue) {
         self.clear_value = value;
+    }
+
+    /// What the driver keeps of the kernels that it compiles, if it was [set](Self::set_pipeline_cache).
+    pub fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.maker.pipeline_cache()
+    }
+
+    /// Sets [`pipeline_cache`](Self::pipeline_cache): every kernel that is compiled for this cache from now on is looked up
+    /// there, and kept there. [`load_pipeline_cache`](super::load_pipeline_cache) makes one from a file. A new cache of blocks
+    /// has compiled nothing yet; set it before [`attention`](Self::attention) and [`appender`](Self::appender) are made.
+    ///
+    /// One that was made on another device is refused when the first kernel is compiled, with [`DeviceError::Validation`].
+    pub fn set_pipeline_cache(&mut self, cache: wgpu::PipelineCache) {
+        self.maker.set_pipeline_cache(cache);
+    }
+
+    pub(super) fn table_update(&self) -> Result<wgpu::ComputePipeline, DeviceError> {
+        self.table_update.get(&self.maker, &Kernel::TableUpdate, &[&self.layouts.step_update])
     }
 
     /// The pools of all layers.

@@ -24,13 +24,14 @@ pub(super) struct Maker {
     device: wgpu::Device,
     /// One request at a time: a second one would fail because of the first.
     probe: Mutex<wgpu::Buffer>,
+    pipeline_cache: Option<wgpu::PipelineCache>,
 }
 
 impl Maker {
     pub(super) fn new(device: &wgpu::Device) -> Result<Self, DeviceError> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let probe = scoped(device, "paged.probe", 4, || buffer(device, "paged.probe", usage, 4, false))?;
-        let maker = Self { device: device.clone(), probe: Mutex::new(probe) };
+        let maker = Self { device: device.clone(), probe: Mutex::new(probe), pipeline_cache: None };
         // No other thread can be in the way of a new buffer: one that cannot be mapped was never made.
         if maker.probe_refused().0 { Err(DeviceError::Lost) } else { Ok(maker) }
     }
@@ -147,6 +148,14 @@ impl Maker {
         scoped(&self.device, label, 0, || self.device.create_bind_group(&descriptor))
     }
 
+    pub(super) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.pipeline_cache.as_ref()
+    }
+
+    pub(super) fn set_pipeline_cache(&mut self, cache: wgpu::PipelineCache) {
+        self.pipeline_cache = Some(cache);
+    }
+
     /// Compiles a kernel.
     pub(super) fn pipeline(
         &self,
@@ -170,7 +179,7 @@ impl Maker {
                     zero_initialize_workgroup_memory: false,
                     ..Default::default()
                 },
-                cache: None,
+                cache: self.pipeline_cache(),
             })
         })
     }
@@ -203,7 +212,12 @@ pub(crate) fn check_alive(device: &wgpu::Device) -> Result<(), DeviceError> {
 /// Runs `make`, which creates `what` of `bytes` bytes, and returns what it made unless wgpu complained.
 ///
 /// Only errors of these calls are seen: scopes belong to the thread, and they end here.
-fn scoped<T>(device: &wgpu::Device, what: &str, bytes: u64, make: impl FnOnce() -> T) -> Result<T, DeviceError> {
+pub(super) fn scoped<T>(
+    device: &wgpu::Device,
+    what: &str,
+    bytes: u64,
+    make: impl FnOnce() -> T,
+) -> Result<T, DeviceError> {
     let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
     let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
     let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);

@@ -13,6 +13,8 @@ mod kernel;
 mod make;
 mod makers;
 mod ops;
+mod parallel;
+mod pipeline_cache;
 mod profile;
 mod step;
 #[cfg(feature = "testkit")]
@@ -34,6 +36,7 @@ pub use ops::spec::AttentionSpec;
 pub use ops::states::{State, StateMerger, StateShape};
 pub use ops::swap::{SwapInError, SwapOut};
 pub use ops::transfer::{BlockPair, ExternalPool, Transfer};
+pub use pipeline_cache::{MAX_PIPELINE_CACHE_BYTES, PipelineCacheError, load_pipeline_cache, save_pipeline_cache};
 pub use profile::{DeviceProfile, recommended_features, recommended_limits};
 pub use step::Step;
 pub use value::{ClearValue, ExternalElement, ExternalLayout, ExternalOrder, RotaryStyle};

@@ -181,7 +181,8 @@ impl DeviceProfile {
 
 /// Features worth asking for when creating a device; all of them are optional.
 pub fn recommended_features(adapter: &wgpu::Adapter) -> wgpu::Features {
-    adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY)
+    let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+    adapter.features() & wanted
 }
 
 /// Limits worth asking for when creating a device: WebGPU's defaults, with buffers and bindings as large as the adapter

@@ -11,6 +11,7 @@ use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::{BindingKind, Dispatch};
 use crate::gpu::ops::class_kernel::{ClassKernel, class_kernels};
 use crate::gpu::ops::spec::AttentionSpec;
+use crate::gpu::parallel;
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
 use crate::plan::TILE_CLASSES;
@@ -193,15 +194,17 @@ impl Attention {
     }
 
     /// Compiles the kernels for all steps in which no query tile has more than `max_queries` tokens, so that no token waits
-    /// for it. Sequences that share their first blocks meet in tiles of up to
+    /// for it: side by side, on threads that end before it returns, as many as the host has cores. Sequences that share their first blocks meet in tiles of up to
     /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled. What blocks need
     /// that are shared or cleared, [`KvCache::warm_up`] compiles.
     pub fn warm_up(&self, cache: &KvCache, max_queries: u32) -> Result<(), GpuError> {
         cache.maker.check()?;
         self.check_cache(cache)?;
-        for class in &self.classes[..=cache.schedule().class(max_queries)] {
-            class.pipeline(cache, &self.attention_io)?;
-        }
+        // The widest tiles take longest, so they come first.
+        let classes: Vec<_> = self.classes[..=cache.schedule().class(max_queries)].iter().rev().collect();
+        parallel::for_each(&classes, |class| class.pipeline(cache, &self.attention_io).map(drop))?;
+        // Every step may change a table.
+        cache.table_update()?;
         Ok(())
     }
 

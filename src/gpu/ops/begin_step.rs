@@ -42,15 +42,15 @@ impl KvCache {
         let updates = grid(plan.updates().len() as u64, ITEM_LANES, self.profile())?;
         let clears = self.clears(self.clear_value(), plan.clears().len())?;
         let copies = self.copies(plan.copies().len())?;
+        let table_update = if updates[0] > 0 { Some(self.table_update()?) } else { None };
         let arena = self.send(encoder, bytes, |words| plan.encode(words))?;
-        if updates[0] > 0 || clears.is_some() || copies.is_some() {
+        if table_update.is_some() || clears.is_some() || copies.is_some() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: Some("paged.begin_step"),
                 timestamp_writes: None,
             });
-            if updates[0] > 0 {
-                let (pipeline, groups) = (self.table_update.clone(), vec![arena.update.clone()]);
-                Dispatch { pipeline, groups, grid: updates }.record(&mut pass);
+            if let Some(pipeline) = table_update {
+                Dispatch { pipeline, groups: vec![arena.update.clone()], grid: updates }.record(&mut pass);
             }
             for work in [clears, copies].into_iter().flatten() {
                 work.record(&mut pass, &arena);
