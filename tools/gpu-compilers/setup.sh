@@ -35,8 +35,7 @@ have() {
 
 # The mirror that this system's apt takes Debian from.
 find_mirror() {
-    apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep -m1 -E '/debian/?$' ||
-        echo http://deb.debian.org/debian
+    apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep -m1 -E '/debian/?$'
 }
 
 inside() {
@@ -62,7 +61,7 @@ have cc || skip 'a C compiler is missing; apt-get install gcc libc6-dev'
 
 if [ "$(cat "$root/.contents" 2>/dev/null)" != "$contents" ]; then
     say "making $root"
-    mirror=$(find_mirror)
+    mirror=$(find_mirror) || skip "apt here takes nothing from a mirror of Debian; add one to its sources"
     if [ ! -e "$root/usr/bin/apt-get" ] || [ -e "$root/debootstrap" ]; then
         rm -rf "$root"
         mkdir -p "$root"
