@@ -186,7 +186,7 @@ fn score_keys(score: ptr<function, array<f32, SCORES>>, kv_row: ptr<function, ar
         (*score)[i] = 0.0;
     }
     for (var g = 0u; g < K_GROUPS; g++) { // unroll
-        for (var first = g * K_GROUP; first < min(g * K_GROUP + K_GROUP, K_UNITS); first += K_BATCH) {
+        for (var first = g * K_GROUP; first < min(g * K_GROUP + K_GROUP, K_UNITS); first += K_BATCH) { // once if K_GROUP == K_BATCH
             var unit: array<vec4<u32>, K_BATCH * KEYS_PER_LANE>;
             for (var b = 0u; b < K_BATCH; b++) { // unroll
                 for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
@@ -293,24 +293,26 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
     for (var s = 0u; s < SLICES; s++) { // unroll
         let unit_idx = min(s * LANES_PER_ROW + lane % LANES_PER_ROW, V_UNITS - 1u);
         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            for (var first = 0u; first < KEY_STEPS; first += V_BATCH) {
-                var unit: array<vec4<u32>, V_BATCH>;
-                var scale: array<f32, V_BATCH>;
-                for (var b = 0u; b < V_BATCH; b++) { // unroll
-                    let source = (first + b) * KEY_GROUPS + key_group(lane);
-                    let key = at + k * LANES + source;
-                    let kv_row = get_kv_row(k, source);
-                    if (SCALE_PER_UNIT) { scale[b] = v_scale(kv_row, unit_idx); }
-                    let is_served = key >= served.begin && key < served.end;
-                    unit[b] = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
-                }
-                for (var b = 0u; b < V_BATCH; b++) { // unroll
-                    let source = (first + b) * KEY_GROUPS + key_group(lane);
-                    for (var p = 0u; p < PARTS; p++) { // unroll
-                        let value = v_part(unit[b], p, scale[b]);
-                        let column = s * PARTS + p;
-                        for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                            (*acc)[r * OUT_VEC4S + column] += get_weight(k, source, r) * value;
+            for (var h = 0u; h < V_GROUPS; h++) { // unroll
+                for (var first = h * V_GROUP; first < h * V_GROUP + V_GROUP; first += V_BATCH) { // once if V_GROUP == V_BATCH
+                    var unit: array<vec4<u32>, V_BATCH>;
+                    var scale: array<f32, V_BATCH>;
+                    for (var b = 0u; b < V_BATCH; b++) { // unroll
+                        let source = (first + b) * KEY_GROUPS + key_group(lane);
+                        let key = at + k * LANES + source;
+                        let kv_row = get_kv_row(k, source);
+                        if (SCALE_PER_UNIT) { scale[b] = v_scale(kv_row, unit_idx); }
+                        let is_served = key >= served.begin && key < served.end;
+                        unit[b] = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
+                    }
+                    for (var b = 0u; b < V_BATCH; b++) { // unroll
+                        let source = (first + b) * KEY_GROUPS + key_group(lane);
+                        for (var p = 0u; p < PARTS; p++) { // unroll
+                            let value = v_part(unit[b], p, scale[b]);
+                            let column = s * PARTS + p;
+                            for (var r = 0u; r < Q_ROWS; r++) { // unroll
+                                (*acc)[r * OUT_VEC4S + column] += get_weight(k, source, r) * value;
+                            }
                         }
                     }
                 }

@@ -13,8 +13,13 @@ const QUALCOMM: u32 = 0x5143;
 const SOFTWARE: [&str; 4] = ["llvmpipe", "lavapipe", "swiftshader", "microsoft basic render driver"];
 
 /// What runs everywhere: the lanes meet in workgroup memory.
-pub(super) const WITHOUT_SUBGROUPS: AttentionForm =
-    AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 64 }, tile_rows: 4, unrolled: false, loads: 1 };
+pub(super) const WITHOUT_SUBGROUPS: AttentionForm = AttentionForm {
+    lane_comm: LaneComm::Workgroup { lanes: 64 },
+    tile_rows: 4,
+    unrolled: false,
+    loads: 1,
+    whole: false,
+};
 
 /// The form for an adapter, whose device has these features.
 ///
@@ -75,6 +80,13 @@ pub(crate) fn is_software(info: &wgpu::AdapterInfo) -> bool {
     info.device_type == wgpu::DeviceType::Cpu || SOFTWARE.iter().any(|software| name.contains(software))
 }
 
+/// Loop rounds that one invocation may take. Mesa's lavapipe up to version 22 ends every loop, without a word, once an
+/// invocation has taken 65,535; that of version 26 does not. Of others nothing is known.
+pub(super) fn max_loop_rounds(info: &wgpu::AdapterInfo) -> u32 {
+    let mesa = info.driver_info.strip_prefix("Mesa ").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    if is_software(info) && mesa.is_none_or(|version| version < 26) { 65_535 } else { u32::MAX }
+}
+
 fn is_apple(info: &wgpu::AdapterInfo) -> bool {
     info.vendor == APPLE || info.name.starts_with("Apple ")
 }
@@ -92,6 +104,18 @@ mod tests {
         let form = maker_form(&info, Features::SUBGROUP);
         let loops = if form.unrolled { "unrolled" } else { "loops" };
         format!("{} {loops}, {} rows, {} loads", form.lane_comm, form.tile_rows, form.loads)
+    }
+
+    #[test]
+    fn loop_rounds_are_counted_where_a_driver_may_end_them() {
+        let rounds = |device_type, driver_info: &str| {
+            let info = wgpu::AdapterInfo::new(device_type, Backend::Vulkan);
+            max_loop_rounds(&wgpu::AdapterInfo { driver_info: driver_info.to_owned(), ..info })
+        };
+        for (driver, expected) in [("Mesa 22.3.6 (LLVM 15.0.6)", 65_535), ("Mesa 26.1.6-1", u32::MAX), ("", 65_535)] {
+            assert_eq!(rounds(DeviceType::Cpu, driver), expected, "{driver}");
+        }
+        assert_eq!(rounds(DeviceType::DiscreteGpu, "Mesa 22.3.6"), u32::MAX);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::compat;
 use super::error::SpecError;
-use super::makers::{WITHOUT_SUBGROUPS, is_software, maker_form, smallest_subgroup};
+use super::makers::{WITHOUT_SUBGROUPS, is_software, maker_form, max_loop_rounds, smallest_subgroup};
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
@@ -87,7 +87,7 @@ impl DeviceProfile {
                 wgpu::DeviceType::IntegratedGpu => 1 << 27,
                 _ => 1 << 30,
             },
-            max_loop_rounds: if software { 65_535 } else { u32::MAX },
+            max_loop_rounds: max_loop_rounds(info),
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
             max_workgroups_per_dim: limits.max_compute_workgroups_per_dimension,
@@ -155,6 +155,7 @@ impl DeviceProfile {
             tile_rows: self.tile_rows,
             unrolled: self.unrolled,
             loads: self.loads,
+            whole: self.max_loop_rounds != u32::MAX,
         }
     }
 

@@ -33,7 +33,24 @@ pub(super) enum UnrollError {
 }
 
 /// Expands the marked loops of `source` that take at most `longest` rounds; bounds are numbers or names among `constants`.
+///
+/// Loops that are marked `once if A == B` are no loops where these constants are equal.
 pub(super) fn unroll(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
+    written_out(&without_single_rounds(source, constants), constants, longest)
+}
+
+fn without_single_rounds(source: &str, constants: &Constants) -> String {
+    let single_round = |line: &str| {
+        let (head, condition) = line.split_once("{ // once if ")?;
+        let (a, b) = condition.split_once(" == ")?;
+        let (init, _) = head.trim_start().strip_prefix("for (var ")?.split_once(';')?;
+        let (a, b) = (constants.number(a)?, constants.number(b)?);
+        (a == b).then(|| format!("{{ let {init};\n"))
+    };
+    source.split_inclusive('\n').map(|line| single_round(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
+}
+
+fn written_out(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
     let mut out = String::with_capacity(2 * source.len());
     let mut rest = source;
     while let Some(mark) = rest.find(MARK) {
@@ -48,7 +65,7 @@ pub(super) fn unroll(source: &str, constants: &Constants, longest: u32) -> Resul
             continue;
         }
         let body_len = body_len(&rest[line_end..]).ok_or_else(|| UnrollError::NoEnd { head: head.to_owned() })?;
-        let body = unroll(&rest[line_end..line_end + body_len], constants, longest)?;
+        let body = written_out(&rest[line_end..line_end + body_len], constants, longest)?;
         // Indented and explained in every copy, the text of a wide tile would be half spaces and comments.
         let lines = body.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
         let body: String = lines.flat_map(|line| [line, "\n "]).collect();

@@ -101,7 +101,7 @@ mod tests {
         let kv = KvShape { format: KvDtype::F16, head_dim: 128, v_head_dim: 128, block_size: 16 };
         let spec = AttentionSpec::new(32).with_window(window);
         let lane_comm = LaneComm::Subgroup { lanes: 8 };
-        let form = AttentionForm { lane_comm, tile_rows: 16, unrolled: true, loads: 1 };
+        let form = AttentionForm { lane_comm, tile_rows: 16, unrolled: true, loads: 1, whole: false };
         let variant = spec.variant();
         let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, form, variant };
         let profile = DeviceProfile {

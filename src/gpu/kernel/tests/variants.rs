@@ -17,14 +17,19 @@ pub(super) const FORMS: [AttentionForm; 9] = [
     AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 32 }, tile_rows: 8, ..WORKGROUP },
     WORKGROUP,
     AttentionForm { unrolled: false, ..subgroup(32) },
-    AttentionForm { loads: 1, ..subgroup(8) },
+    AttentionForm { whole: true, ..subgroup(8) },
 ];
 
-pub(super) const WORKGROUP: AttentionForm =
-    AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 64 }, tile_rows: 16, unrolled: false, loads: 1 };
+pub(super) const WORKGROUP: AttentionForm = AttentionForm {
+    lane_comm: LaneComm::Workgroup { lanes: 64 },
+    tile_rows: 16,
+    unrolled: false,
+    loads: 1,
+    whole: false,
+};
 
 pub(super) const fn subgroup(lanes: u32) -> AttentionForm {
-    AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 16, unrolled: true, loads: 4 }
+    AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 16, unrolled: true, loads: 4, whole: false }
 }
 
 /// The pools of other engines: every element, and both orders.
