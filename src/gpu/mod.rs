@@ -13,7 +13,7 @@ mod kernel;
 mod make;
 mod makers;
 mod ops;
-mod parallel;
+pub(crate) mod parallel;
 mod pipeline_cache;
 mod profile;
 mod step;

@@ -3,7 +3,7 @@
 /// Runs `work` for every item, on no more threads than the host has cores. When it returns, all is done and every thread
 /// has ended. An error does not keep the other items from being served; the first that occurred is returned.
 #[cfg(not(target_family = "wasm"))]
-pub(super) fn for_each<T: Sync, E: Send>(items: &[T], work: impl Fn(&T) -> Result<(), E> + Sync) -> Result<(), E> {
+pub fn for_each<T: Sync, E: Send>(items: &[T], work: impl Fn(&T) -> Result<(), E> + Sync) -> Result<(), E> {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ pub(super) fn for_each<T: Sync, E: Send>(items: &[T], work: impl Fn(&T) -> Resul
 
 /// A browser gives no threads, and what wgpu makes there belongs to one of them.
 #[cfg(target_family = "wasm")]
-pub(super) fn for_each<T, E>(items: &[T], work: impl Fn(&T) -> Result<(), E>) -> Result<(), E> {
+pub fn for_each<T, E>(items: &[T], work: impl Fn(&T) -> Result<(), E>) -> Result<(), E> {
     items.iter().map(work).fold(Ok(()), Result::and)
 }
 

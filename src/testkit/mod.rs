@@ -3,6 +3,7 @@
 //! Part of the feature `testkit`, and outside of semantic versioning. Engines bring their own device.
 
 mod adapter;
+mod compiling;
 mod draw;
 mod engine;
 mod gpu;
@@ -30,8 +31,10 @@ pub fn changed<T: Clone>(value: &T, change: impl FnOnce(&mut T)) -> T {
     copy
 }
 
+pub use crate::gpu::parallel::for_each as in_parallel;
 pub use crate::gpu::texts::{KernelText, kernel_texts};
 pub use adapter::{AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler};
+pub use compiling::CompileListener;
 pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};
 pub use engine::{Request, StepIo, TestEngine};
 pub use gpu::{Gpu, GpuOptions};

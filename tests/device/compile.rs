@@ -1,76 +1,44 @@
 //! Kernels are compiled once and side by side, and how long those of a model take.
 
 use std::collections::HashSet;
-use std::fmt::{self, Write};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 use std::time::Instant;
 
 use crate::common::gpu;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 use wgpu_paged_attention::config::{CacheConfig, KvDtype};
 use wgpu_paged_attention::gpu::{AttentionSpec, KvCache};
 use wgpu_paged_attention::plan::MAX_TILE_TOKENS;
+use wgpu_paged_attention::testkit::CompileListener;
 
 /// Heads of this width are this test's alone.
 const OWN: &str = "paged_attention f16 d56 ";
 
-/// The kernels of [`OWN`] that were compiled, how many are being compiled, and how many were at the same time.
-static COMPILED: Mutex<(Vec<String>, u32, u32)> = Mutex::new((Vec::new(), 0, 0));
-
-/// Hears of all threads what is compiled.
-struct Listener;
-
-struct Fields(String);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
-        write!(self.0, "{value:?}").unwrap();
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.name() == "paged.compile"
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut kernel = Fields(String::new());
-        span.record(&mut kernel);
-        if !kernel.0.starts_with(OWN) {
-            return Id::from_u64(2);
-        }
-        let (kernels, open, most) = &mut *COMPILED.lock().unwrap();
-        kernels.push(kernel.0);
-        *open += 1;
-        *most = (*most).max(*open);
-        Id::from_u64(1)
-    }
-
-    fn try_close(&self, id: Id) -> bool {
-        if id.into_u64() == 1 {
-            COMPILED.lock().unwrap().1 -= 1;
-        }
-        true
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
+/// The kernels of [`OWN`] that were compiled, those that are being compiled, and how many were at the same time.
+#[derive(Default)]
+struct Compiled {
+    kernels: Vec<String>,
+    open: HashSet<u64>,
+    most: usize,
 }
 
 #[test]
 fn every_class_is_compiled_once_and_side_by_side_whoever_asks() {
     let Some(gpu) = gpu() else { return };
-    tracing::subscriber::set_global_default(Listener).unwrap();
+    let compiled: Arc<Mutex<Compiled>> = Arc::default();
+    let (begun, ended) = (Arc::clone(&compiled), Arc::clone(&compiled));
+    let begin = move |number, kernel: &str| {
+        if kernel.starts_with(OWN) {
+            let Compiled { kernels, open, most } = &mut *begun.lock().unwrap();
+            kernels.push(kernel.to_owned());
+            open.insert(number);
+            *most = open.len().max(*most);
+        }
+    };
+    let end = move |number| {
+        ended.lock().unwrap().open.remove(&number);
+    };
+    tracing::subscriber::set_global_default(CompileListener::new(begin, end)).unwrap();
     let config = CacheConfig::new(1, 1, 56).with_kv_dtype(KvDtype::F16).with_num_blocks(4).with_max_seq_len(64);
     let cache = KvCache::new(&gpu.device, &config.layout().unwrap()).unwrap();
     let attention = cache.attention(AttentionSpec::new(2)).unwrap();
@@ -79,10 +47,10 @@ fn every_class_is_compiled_once_and_side_by_side_whoever_asks() {
             scope.spawn(|| attention.warm_up(&cache, MAX_TILE_TOKENS).unwrap());
         }
     });
-    let (kernels, open, most) = &*COMPILED.lock().unwrap();
+    let Compiled { kernels, open, most } = &*compiled.lock().unwrap();
     let classes = cache.schedule().tile_tokens.ilog2() as usize + 1;
     assert_eq!(
-        (kernels.len(), kernels.iter().collect::<HashSet<_>>().len(), *open),
+        (kernels.len(), kernels.iter().collect::<HashSet<_>>().len(), open.len()),
         (classes, classes, 0),
         "{kernels:?}"
     );

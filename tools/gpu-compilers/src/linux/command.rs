@@ -1,22 +1,23 @@
 //! The command line, and the chips one after another or side by side.
 
-use std::collections::VecDeque;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::thread;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Parser;
+use wgpu_paged_attention::host::AtomicFile;
+use wgpu_paged_attention::testkit::in_parallel;
 
-use crate::bounds::Bounds;
-use crate::chips::{CHIPS, Chip, Compiler};
-use crate::measure::{Task, measure};
-use crate::page;
-use crate::plant::Plant;
-use crate::row::ChipReport;
-use crate::texts::Texts;
+use super::bounds::Bounds;
+use super::chips::{CHIPS, Chip, Compiler};
+use super::measure::{Task, measure};
+use super::page;
+use super::plant::Plant;
+use super::row::ChipReport;
+use super::texts::Texts;
 
 /// Where setup.sh made the folder with the drivers.
 const ROOT: &str = "PAGED_ATTENTION_GPU_ROOT";
@@ -110,12 +111,12 @@ fn outside(args: &Args) -> anyhow::Result<bool> {
     if let Some(file) = &args.page
         && args.is_whole()
     {
-        fs::write(file, page::page(&reports, &readers)).with_context(|| file.display().to_string())?;
+        write_whole(file, &page::page(&reports, &readers))?;
     }
     let Some(file) = &args.bounds else { return Ok(true) };
     let known = fs::read_to_string(file).map_or_else(|_| Ok(Bounds::default()), |text| Bounds::read(&text))?;
     if args.write_bounds {
-        fs::write(file, known.updated(&reports).to_text()).with_context(|| file.display().to_string())?;
+        write_whole(file, &known.updated(&reports).to_text())?;
         return Ok(true);
     }
     let broken: Vec<_> = reports.iter().flat_map(|report| known.broken(report)).collect();
@@ -129,6 +130,16 @@ fn outside(args: &Args) -> anyhow::Result<bool> {
     Ok(broken.is_empty())
 }
 
+/// Replaces a file that is kept in the repository.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(text.as_bytes())?;
+        file.commit()
+    };
+    write().with_context(|| path.display().to_string())
+}
+
 /// The reports of all chips, in their order, and who else read the texts.
 fn run_all(args: &Args, chips: &[&'static Chip]) -> anyhow::Result<(Vec<ChipReport>, Vec<String>)> {
     let inside = format!("/tmp/gpu-compilers-{}", std::process::id());
@@ -137,25 +148,18 @@ fn run_all(args: &Args, chips: &[&'static Chip]) -> anyhow::Result<(Vec<ChipRepo
     fs::create_dir(&folder).with_context(|| format!("{} is no folder that setup.sh made", root.display()))?;
     fs::copy(std::env::current_exe()?, folder.join("program"))?;
     // NVIDIA's compiler takes longest, so it comes first.
-    let (first, last): (Vec<_>, Vec<_>) = chips.iter().partition(|chip| chip.compiler == Compiler::Nak);
-    let waiting: Mutex<VecDeque<&'static Chip>> = Mutex::new(first.into_iter().chain(last).collect());
+    let (first, last): (Vec<&Chip>, Vec<&Chip>) =
+        chips.iter().copied().partition(|chip| chip.compiler == Compiler::Nak);
     let done = Mutex::new(Vec::new());
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(chips.len());
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let Some(chip) = waiting.lock().unwrap().pop_front() else { return };
-                    let report = run(args, chip, &root, &inside).with_context(|| chip.name);
-                    done.lock().unwrap().push((chip.name, report));
-                }
-            });
-        }
+    let ran = in_parallel(&[first, last].concat(), |chip| {
+        let report = run(args, chip, &root, &inside).with_context(|| chip.name)?;
+        done.lock().unwrap().push((chip.name, report));
+        Ok(())
     });
     let mut done = done.into_inner().map_err(|_| anyhow!("a worker panicked"))?;
     done.sort_by_key(|(name, _)| chips.iter().position(|chip| chip.name == *name));
-    let reports: anyhow::Result<Vec<_>> = done.into_iter().map(|(_, report)| report).collect();
-    let said = reports.and_then(|reports| Ok((reports, judge_texts(&folder, chips)?)));
+    let reports: Vec<_> = done.into_iter().map(|(_, report)| report).collect();
+    let said = ran.and_then(|()| Ok((reports, judge_texts(&folder, chips)?)));
     fs::remove_dir_all(&folder)?;
     said
 }

@@ -3,9 +3,9 @@
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use crate::chips::Compiler;
-use crate::listing::{self, MainLoop};
-use crate::vulkan::Compiled;
+use super::chips::Compiler;
+use super::listing::{self, MainLoop};
+use super::vulkan::Compiled;
 
 /// What all kernels of a chip have in common, and the kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use crate::row::{ChipReport, Row};
+use super::row::{ChipReport, Row};
 
 /// Instructions and cycles may grow by this much: a new release of Mesa is to be noticed, not to be in the way.
 const SLACK_PERCENT: u64 = 5;
@@ -158,8 +158,8 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chips::Compiler;
-    use crate::listing::MainLoop;
+    use crate::linux::chips::Compiler;
+    use crate::linux::listing::MainLoop;
 
     fn row(kernel: &str) -> Row {
         Row {

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, bail};
 
-use crate::dxc::Dxc;
+use super::dxc::Dxc;
 
 /// A tint other than the one in the path, as for the tests of the library.
 const TINT: &str = "TINT";

@@ -10,7 +10,7 @@ use wgpu_paged_attention::gpu::recommended_features;
 use wgpu_paged_attention::wgpu;
 use wgpu_paged_attention::wgpu::hal::api::Vulkan;
 
-use crate::translate::{Binding, Target};
+use super::translate::{Binding, Target};
 
 /// The device, which lives as long as the process.
 pub struct Device {

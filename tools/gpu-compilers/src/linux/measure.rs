@@ -7,13 +7,13 @@ use anyhow::{Context as _, bail};
 use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
 use wgpu_paged_attention::testkit::{KernelText, adapters, describe_driver};
 
-use crate::chips::Chip;
-use crate::grid;
-use crate::plant::Plant;
-use crate::row::{ChipReport, Row};
-use crate::texts;
-use crate::translate::parse;
-use crate::vulkan::Device;
+use super::chips::Chip;
+use super::grid;
+use super::plant::Plant;
+use super::row::{ChipReport, Row};
+use super::texts;
+use super::translate::parse;
+use super::vulkan::Device;
 
 /// What is measured.
 #[derive(Clone, Debug)]

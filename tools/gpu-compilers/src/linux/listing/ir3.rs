@@ -12,7 +12,7 @@ pub(super) fn read(listing: &str) -> Code {
             labels.insert(label, code.instructions.len());
             continue;
         }
-        // What the assembler is told, remarks and the title are no instructions.
+        // Directives to the assembler, comments and the title are not instructions.
         if line.is_empty() || line.starts_with(['@', ';']) || line.starts_with("Native code") {
             continue;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chips::Compiler;
+use super::chips::Compiler;
 
 /// The loop in which a kernel spends its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

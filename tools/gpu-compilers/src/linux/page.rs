@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::row::{ChipReport, Row};
+use super::row::{ChipReport, Row};
 
 const HEAD: &str = "\
 # The kernels under the GPU makers' compilers
