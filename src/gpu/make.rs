@@ -204,7 +204,6 @@ pub(super) fn runtime_checks() -> wgpu::ShaderRuntimeChecks {
 }
 
 /// For callers that make nothing: whether the device is lost.
-#[cfg(feature = "testkit")]
 pub(crate) fn check_alive(device: &wgpu::Device) -> Result<(), DeviceError> {
     Maker::new(device).map(drop)
 }

@@ -34,8 +34,9 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
         None => WITHOUT_SUBGROUPS,
     };
     match (info.vendor, form.lane_comm) {
-        (_, LaneComm::Workgroup { .. }) if software => AttentionForm { tile_rows: 16, ..form },
-        (_, LaneComm::Subgroup { .. }) if software => AttentionForm { tile_rows: 16, unrolled: true, ..form },
+        (_, lane_comm) if software => {
+            AttentionForm { tile_rows: 16, unrolled: matches!(lane_comm, LaneComm::Subgroup { .. }), ..form }
+        }
         _ if is_apple(info) => AttentionForm { tile_rows: 4, ..form },
         (NVIDIA, LaneComm::Subgroup { .. }) => AttentionForm { unrolled: true, loads: 2, ..form },
         (NVIDIA, LaneComm::Workgroup { .. }) => AttentionForm { unrolled: true, ..form },

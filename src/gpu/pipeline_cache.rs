@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::compat;
 use super::error::DeviceError;
-use super::make::{Maker, scoped};
+use super::make::{check_alive, scoped};
 use crate::host::AtomicFile;
 
 /// Bytes of a file, at most: some hundred times what the kernels of one model take.
@@ -163,7 +163,7 @@ struct Origin<'a> {
 /// All of [`PipelineCacheError`] but [`NoData`](PipelineCacheError::NoData).
 pub fn load_pipeline_cache(device: &wgpu::Device, path: &Path) -> Result<wgpu::PipelineCache, PipelineCacheError> {
     // A lost device would refuse without a word.
-    Maker::new(device)?;
+    check_alive(device)?;
     check_feature(device)?;
     let file = read(path)?;
     let info = compat::adapter_info(device);
@@ -171,9 +171,9 @@ pub fn load_pipeline_cache(device: &wgpu::Device, path: &Path) -> Result<wgpu::P
     let descriptor = wgpu::PipelineCacheDescriptor { label: Some("paged.pipelines"), data, fallback: true };
     let create = || {
         // SAFETY: the data must have come from `PipelineCache::get_data`. It has: `save_pipeline_cache` wraps nothing else,
-        // and `decode` has unwrapped it, so the bytes are the ones that were wrapped, for this adapter and this driver. What
-        // no program can check is that nobody else wrote a file with a checksum that fits; the documentation asks for a
-        // place where nobody else can, as it does for the program itself.
+        // and `decode` has unwrapped it, so the bytes are the ones that were wrapped, for this adapter and this driver. A
+        // program cannot tell a file that another user wrote with a checksum that fits; the documentation asks for a place
+        // where only the user of the program can write.
         unsafe { device.create_pipeline_cache(&descriptor) }
     };
     Ok(scoped(device, "the pipeline cache", data.map_or(0, |data| data.len() as u64), create)?)

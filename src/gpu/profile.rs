@@ -70,11 +70,13 @@ impl DeviceProfile {
             unrolled: form.unrolled,
             loads: form.loads,
             tile_rows: form.tile_rows,
-            tile_tokens: match (software, one_by_one) {
-                (_, true) => 1,
-                (true, false) => MAX_TILE_TOKENS,
+            tile_tokens: if one_by_one {
+                1
+            } else if software {
+                MAX_TILE_TOKENS
+            } else {
                 // What is known of each token takes registers too; two heads of each fill the rows.
-                (false, false) => form.tile_rows / 2,
+                form.tile_rows / 2
             },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,

@@ -99,24 +99,23 @@ impl AttentionShape {
         let (lanes_per_row, slices) = (self.lanes_per_row(), self.slices());
         let query_vec4s = self.k_units * self.parts;
         for (name, value) in [
-            ("TILE_CLASS", self.class),                       // query tiles of 2^TILE_CLASS tokens
-            ("TOKENS", self.tokens()),                        // tokens of a query tile
-            ("GROUP", self.group),                            // query heads per KV head
-            ("GROUP_TILE", self.group_tile),                  // of these, served by one workgroup
-            ("HEAD_TILES", self.head_tiles),                  // workgroups that share them
-            ("Q_ROWS", self.rows()),                          // query rows of a workgroup
-            ("LANES", self.lanes),                            // invocations of a workgroup
-            ("LOG2_LANES", self.lanes.ilog2()),               //
-            ("KEYS_PER_LANE", self.keys_per_lane),            // keys that a lane scores at a time
-            ("KEY_TILE", self.key_tile()),                    // keys that a workgroup scores at a time
-            ("SCORES", self.keys_per_lane * self.rows()),     // scores in a lane
-            ("QUERY_VEC4S", query_vec4s),                     // vec4<f32> of a query row
-            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)), // of these, in one lane
-            ("KEY_GROUPS", self.key_groups),                  // groups of lanes that add up different keys of V
-            ("LANES_PER_ROW", lanes_per_row),                 // lanes across one row of V
-            ("KEY_STEPS", lanes_per_row),                     // keys that a key group adds up, of LANES
-            ("V_GROUP", self.v_group()),
-            ("V_GROUPS", lanes_per_row / self.v_group()),
+            ("TILE_CLASS", self.class),                          // query tiles of 2^TILE_CLASS tokens
+            ("TOKENS", self.tokens()),                           // tokens of a query tile
+            ("GROUP", self.group),                               // query heads per KV head
+            ("GROUP_TILE", self.group_tile),                     // of these, served by one workgroup
+            ("HEAD_TILES", self.head_tiles),                     // workgroups that share them
+            ("Q_ROWS", self.rows()),                             // query rows of a workgroup
+            ("LANES", self.lanes),                               // invocations of a workgroup
+            ("LOG2_LANES", self.lanes.ilog2()),                  //
+            ("KEYS_PER_LANE", self.keys_per_lane),               // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()),                       // keys that a workgroup scores at a time
+            ("SCORES", self.keys_per_lane * self.rows()),        // scores in a lane
+            ("QUERY_VEC4S", query_vec4s),                        // vec4<f32> of a query row
+            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)),    // of these, in one lane
+            ("KEY_GROUPS", self.key_groups),                     // groups of lanes that add up different keys of V
+            ("LANES_PER_ROW", lanes_per_row),                    // lanes across one row of V
+            ("V_GROUP", self.v_group()),                         // keys that a key group adds up in one loop
+            ("V_GROUPS", lanes_per_row / self.v_group()),        // of these loops, for all LANES keys
             ("V_BATCH", self.v_batch()),                         // of these, at a time
             ("K_GROUP", self.k_group()),                         // units of K whose query parts share a register
             ("K_GROUPS", self.k_units.div_ceil(self.k_group())), //
@@ -165,10 +164,9 @@ impl AttentionShape {
         let v_batches = slices * keys_per_lane * (wide(self.lanes_per_row() / self.v_batch()) + 1);
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
         // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
-        let (per_tile, once) = if self.unrolled && self.whole {
-            (1, wide(self.key_groups) * outputs + 8)
-        } else if self.unrolled {
-            (1 + k_batches + v_batches, wide(self.key_groups) * outputs + 8)
+        let (per_tile, once) = if self.unrolled {
+            let loads = if self.whole { 0 } else { k_batches + v_batches };
+            (1 + loads, wide(self.key_groups) * outputs + 8)
         } else {
             let k_batch = wide(self.k_batch());
             let score = k_batches

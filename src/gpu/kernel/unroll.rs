@@ -163,6 +163,19 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_of_one_round_by_its_constants_is_none() {
+        let mut constants = Constants::default();
+        constants.set("A", 4);
+        constants.set("B", 4);
+        let text = "for (var i = g * A; i < n; i += B) { // once if A == B\n  f(i);\n}\n";
+        assert_eq!(unroll(text, &constants, 1).unwrap(), "{ let i = g * A;\n  f(i);\n}\n");
+        let mut others = Constants::default();
+        others.set("A", 4);
+        others.set("B", 2);
+        assert_eq!(unroll(text, &others, 1).unwrap(), text);
+    }
+
+    #[test]
     fn unmarked_text_is_left_alone() {
         let text = "for (var i = 0u; i < n; i++) { f(i); }";
         assert_eq!(expand(text).unwrap(), text);
