@@ -23,7 +23,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A bar on a terminal; elsewhere a line now and then, so that nobody takes a slow driver for a hanging one.
+/// A bar on a terminal; elsewhere a line every ten seconds, which tells a slow driver from one that hangs.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
