@@ -4,7 +4,7 @@
 ARGS =
 
 # Optimised, because a software driver is slow enough, yet with the checks of a debug build in the project's own code.
-CHECKED = $(foreach package,wgpu-paged-attention paged-attention,$(foreach check,debug-assertions overflow-checks,\
+CHECKED = $(foreach package,wgpu-paged-attention paged-attention paged-attention-gpu-compilers,$(foreach check,debug-assertions overflow-checks,\
 	--config profile.release.package.$(package).$(check)=true))
 
 # Mesa's software driver keeps the kernels it compiled; beside the build, every run finds them and `cargo clean` drops them.
@@ -33,14 +33,14 @@ test-long: export PAGED_ATTENTION_ROUNDS = 240
 test-long: export PAGED_ATTENTION_FUZZ_ROUNDS = 5000
 test-long: test
 	@for bits in 128 256 512 1024; do \
-		LP_NATIVE_VECTOR_WIDTH=$$bits $(MAKE) test ARGS="-p wgpu-paged-attention --test device" || exit 1; \
+		LP_NATIVE_VECTOR_WIDTH=$$bits $(MAKE) test ARGS="--test device" || exit 1; \
 	done
 
 check:
 	@tools/setup.sh --lint cargo fmt --all --check
-	@tools/setup.sh cargo clippy --release --workspace --all-targets -- -D warnings
-	@tools/setup.sh cargo clippy --release --no-default-features --lib -- -D warnings
-	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps -p wgpu-paged-attention
+	@tools/setup.sh cargo clippy --release --all-targets -- -D warnings
+	@tools/setup.sh cargo clippy --release -p wgpu-paged-attention --no-default-features --lib -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps --lib
 
 drivers:
 	@tools/setup.sh cargo build --release
@@ -54,7 +54,7 @@ windows:
 
 # Debian and root; elsewhere it says what is missing. ARGS=--write-bounds accepts what it finds.
 gpu-compilers:
-	@tools/setup.sh tools/gpu-compilers/setup.sh cargo run --release -p paged-attention-gpu-compilers -- \
+	@tools/setup.sh tools/gpu-compilers/setup.sh cargo run --release --bin paged-attention-gpu-compilers -- \
 		--bounds tools/gpu-compilers/bounds.toml --page docs/GPU-COMPILERS.md $(ARGS)
 
 setup:
