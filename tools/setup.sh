@@ -5,7 +5,7 @@
 #
 # It needs: a C linker, Rust, and on Linux the Vulkan loader and a Vulkan driver. Where a driver is installed, whatever
 # it is, no other is added; without one, Mesa's lavapipe computes on the CPU. --lint asks for rustfmt and clippy as well,
-# --browser for Chromium, which the tests of the report's page open it with.
+# --browser for Chromium, in which tests open pages and compute with WebGPU.
 # PAGED_ATTENTION_NO_INSTALL=1 only reports what is missing.
 set -eu
 
@@ -102,7 +102,7 @@ has_driver() {
     return 1
 }
 
-# The names under which tests/page.rs looks for one.
+# The names under which cli/src/browser looks for one.
 has_browser() {
     have chromium || have chromium-browser || have google-chrome || have chrome
 }

@@ -3,6 +3,8 @@
 mod args;
 mod bench;
 mod blocks;
+#[cfg(test)]
+mod browser;
 mod check;
 mod common;
 mod compare;

@@ -3,6 +3,8 @@
 use std::env::consts::OS;
 use std::sync::{Mutex, PoisonError};
 
+use super::recorder;
+
 /// Those that the kernels run on.
 const BACKENDS: wgpu::Backends = wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
 
@@ -139,7 +141,7 @@ impl Environment {
 }
 
 /// The one instance of the process for these backends: Mesa's drivers do not stand several.
-fn instance(backends: wgpu::Backends) -> wgpu::Instance {
+pub(super) fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     static INSTANCES: Mutex<Vec<(wgpu::Backends, wgpu::Instance)>> = Mutex::new(Vec::new());
     let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, instance)) = instances.iter().find(|(of, _)| *of == backends) {
@@ -149,6 +151,12 @@ fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     descriptor.flags = wgpu::InstanceFlags::empty();
     descriptor = descriptor.with_env();
     descriptor.backends = backends;
+    // Those of a recorder, the one adapter that this backend has.
+    descriptor.backend_options.noop = wgpu::NoopBackendOptions {
+        subgroup_min_size: Some(recorder::LANES),
+        subgroup_max_size: Some(recorder::LANES),
+        ..wgpu::NoopBackendOptions::enabled()
+    };
     let instance = wgpu::Instance::new(descriptor);
     instances.push((backends, instance.clone()));
     instance

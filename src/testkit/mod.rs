@@ -8,6 +8,7 @@ mod draw;
 mod engine;
 mod gpu;
 mod plan;
+mod recorder;
 mod scenario;
 mod skip;
 mod steps;

@@ -31,12 +31,13 @@ struct Kept {
 /// Those that are not in use, the latest last.
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
-/// Tests go from one shape to the next.
-const MAX_KEPT: usize = 4;
+/// Tests go from one shape to the next, each thread on its own.
+const MAX_KEPT: usize = 8;
 
 impl Kept {
     fn take(gpu: &Gpu, scenario: &Scenario, profile: &DeviceProfile, spec: AttentionSpec) -> Result<Self, Verdict> {
-        let shape = format!("{:?} {profile:?} {spec:?}", scenario.layout);
+        // Devices of different backends may be called the same.
+        let shape = format!("{} {:?} {profile:?} {spec:?}", gpu.info.backend, scenario.layout);
         {
             let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = kept.iter().position(|kept| kept.device == gpu.device && kept.shape == shape) {

@@ -3,11 +3,12 @@
 //!
 //! Needs Chromium; `PAGED_ATTENTION_REQUIRE_BROWSER=1` makes its absence a failure.
 
-mod chromium;
+mod look;
 mod reports;
 
+use crate::browser::Browser;
 use crate::html::Page;
-use chromium::{Browser, Seen};
+use look::Seen;
 
 const DESKTOP: u32 = 1280;
 const PHONE: u32 = 390;
