@@ -17,6 +17,9 @@ Examples:
   paged-attention check --quick --json check.json
   paged-attention check --adapter nvidia --require-gpu";
 
+/// Of a software adapter: each takes memory, and more cores than a few are never busy to the end.
+const MOST_DEVICES: usize = 4;
+
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -34,13 +37,21 @@ pub struct CheckArgs {
 
 pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare(&[])?;
-    let gpu = args.adapter.open()?;
+    let mut gpus = vec![args.adapter.open()?];
+    let software = gpus[0].is_software();
+    if software {
+        // Each compiles on a core of its own.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 1..cores.min(MOST_DEVICES) {
+            gpus.push(args.adapter.open()?);
+        }
+    }
     let options = CheckOptions { quick: args.quick, seed: args.seed };
     let bar = Progress::new();
-    let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
-    let report = check::run(&gpu, &options, &mut |progress| match progress {
+    let note = if software { " (SOFTWARE ADAPTER)" } else { "" };
+    let report = check::run(&gpus, &options, &|progress| match progress {
         check::Progress::Started { total } => {
-            bar.say(&format!("checking {total} scenarios on {}{software}", gpu.info.name));
+            bar.say(&format!("checking {total} scenarios on {}{note}", gpus[0].info.name));
             bar.start(total);
         }
         check::Progress::At { done, label } => bar.at(done, label),

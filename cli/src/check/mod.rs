@@ -7,12 +7,15 @@ pub mod command;
 mod report;
 mod scenarios;
 
+use std::convert::Infallible;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rand::Rng;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
-use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict, in_parallel};
 
 use crate::report::Adapter;
 use crate::seed::rng_for;
@@ -90,35 +93,75 @@ impl Variant {
     }
 }
 
-/// Runs the check; a scenario that fails is in the report, and the others go on.
-/// One scenario after the other, on purpose: lavapipe compiles kernels on its queue's one thread, where nearly all the time
-/// of a check is spent, so that more threads of ours would only wait for it.
-pub fn run(gpu: &Gpu, options: &CheckOptions, progress: &mut dyn FnMut(Progress<'_>)) -> CheckReport {
-    let start = Instant::now();
-    let profile = DeviceProfile::of(&gpu.device);
-    let variants = Variant::all(&profile);
-    let work: Vec<_> = variants.iter().map(|variant| (variant, variant.scenarios(options), variant.faults())).collect();
-    let total = work.iter().map(|(_, scenarios, faults)| scenarios.len() + faults.len()).sum();
-    progress(Progress::Started { total });
+/// What is checked of a variant.
+struct Work {
+    variant: Variant,
+    scenarios: Vec<CheckScene>,
+    faults: Vec<Fault>,
+}
 
-    let mut report = CheckReport::new(Adapter::of(gpu), options);
-    let mut done = 0;
-    for (variant, scenarios, faults) in work {
-        let mut answer = |scenario: &CheckScene, fault: Option<Fault>| {
+impl Work {
+    fn all(profile: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
+        let work = |variant: Variant| {
+            let (scenarios, faults) = (variant.scenarios(options), variant.faults());
+            Self { variant, scenarios, faults }
+        };
+        Variant::all(profile).into_iter().map(work).collect()
+    }
+
+    fn len(&self) -> usize {
+        self.scenarios.len() + self.faults.len()
+    }
+
+    fn run(
+        &self,
+        gpu: &Gpu,
+        profile: &DeviceProfile,
+        seed: u64,
+        begin: &dyn Fn(&str),
+    ) -> (GroupReport, Vec<PlantedFault>) {
+        let variant = &self.variant;
+        let answer = |scenario: &CheckScene, fault: Option<Fault>| {
             let planted = if fault.is_some() { ", planted fault" } else { "" };
-            progress(Progress::At { done, label: &format!("{}: {}{planted}", variant.label(), scenario.label()) });
-            done += 1;
-            judge(gpu, &profile, variant, scenario, options.seed, fault)
+            begin(&format!("{}: {}{planted}", variant.label(), scenario.label()));
+            judge(gpu, profile, variant, scenario, seed, fault)
         };
         let planted = CheckScene::for_faults(variant.format, variant.paged);
-        for fault in faults {
-            report.self_test.push(PlantedFault::new(fault, variant, &answer(&planted, Some(fault))));
-        }
+        let plant = |&fault: &Fault| PlantedFault::new(fault, variant, &answer(&planted, Some(fault)));
+        let self_test = self.faults.iter().map(plant).collect();
         let mut group = GroupReport::new(variant);
-        for scenario in &scenarios {
+        for scenario in &self.scenarios {
             group.add(scenario, variant, &answer(scenario, None));
         }
+        (group, self_test)
+    }
+}
+
+/// Runs the check on devices of one adapter; a scenario that fails is in the report, and the others go on.
+///
+/// lavapipe compiles kernels on the one thread of a device's queue, where nearly all the time of a check is spent, so that
+/// every further device serves a further core.
+pub fn run(gpus: &[Gpu], options: &CheckOptions, progress: &(dyn Fn(Progress<'_>) + Sync)) -> CheckReport {
+    let start = Instant::now();
+    let profile = DeviceProfile::of(&gpus[0].device);
+    let work = Work::all(&profile, options);
+    progress(Progress::Started { total: work.iter().map(Work::len).sum() });
+
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let found: Vec<OnceLock<_>> = work.iter().map(|_| OnceLock::new()).collect();
+    let begin = |label: &str| progress(Progress::At { done: done.fetch_add(1, Ordering::Relaxed), label });
+    let serve = |gpu: &Gpu| {
+        while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < work.len()) {
+            found[number].get_or_init(|| work[number].run(gpu, &profile, options.seed, &begin));
+        }
+        Ok::<_, Infallible>(())
+    };
+    in_parallel(gpus, serve).unwrap_or_else(|never| match never {});
+
+    let mut report = CheckReport::new(Adapter::of(&gpus[0]), options);
+    for (group, self_test) in found.into_iter().filter_map(OnceLock::into_inner) {
         report.groups.push(group);
+        report.self_test.extend(self_test);
     }
     report.seconds = start.elapsed().as_secs_f64();
     report
