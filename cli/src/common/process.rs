@@ -100,11 +100,22 @@ fn quoted(mut words: impl Iterator<Item = String>, os: &str) -> String {
     let mut line = words.next().unwrap_or_default();
     for word in words {
         let bare = !word.is_empty() && word.chars().all(plain);
-        // A program takes a backslash before a quote for an escape.
-        let ended = if word.ends_with('\\') { "\\" } else { "" };
-        line += &if bare { format!(" {word}") } else { format!(" \"{}{ended}\"", word.replace('"', "\\\"")) };
+        line += &if bare { format!(" {word}") } else { format!(" \"{}\"", escaped(&word)) };
     }
     line
+}
+
+/// Within double quotes a program takes backslashes for escapes only where a quote follows them.
+fn escaped(word: &str) -> String {
+    let (mut out, mut backslashes) = (String::new(), 0);
+    for c in word.chars() {
+        if c == '"' {
+            out += &"\\".repeat(backslashes + 1);
+        }
+        backslashes = if c == '\\' { backslashes + 1 } else { 0 };
+        out.push(c);
+    }
+    out + &"\\".repeat(backslashes)
 }
 
 /// The first Ctrl-C ends the run after the current case, the second one at once.
@@ -129,10 +140,11 @@ mod tests {
 
     #[test]
     fn a_command_line_is_quoted_for_the_shell_of_its_system() {
-        let words = ["p", "--csv", r"C:\a.csv", "--svg", r"C:\my plots\", "--kv-dtype", "f16,f32", r#"a"b"#, ""];
+        let words =
+            ["p", "--csv", r"C:\a.csv", "--svg", r"C:\my plots\", "--kv-dtype", "f16,f32", r#"a"b"#, r#"a\"b\\"#, ""];
         let line = |os| quoted(words.iter().map(|word| (*word).to_owned()), os);
-        let windows = r#"p --csv C:\a.csv --svg "C:\my plots\\" --kv-dtype "f16,f32" "a\"b" """#;
+        let windows = r#"p --csv C:\a.csv --svg "C:\my plots\\" --kv-dtype "f16,f32" "a\"b" "a\\\"b\\\\" """#;
         assert_eq!(line("windows"), windows);
-        assert_eq!(line("linux"), r#"p --csv 'C:\a.csv' --svg 'C:\my plots\' --kv-dtype f16,f32 'a"b' ''"#);
+        assert_eq!(line("linux"), r#"p --csv 'C:\a.csv' --svg 'C:\my plots\' --kv-dtype f16,f32 'a"b' 'a\"b\\' ''"#);
     }
 }
