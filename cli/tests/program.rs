@@ -209,6 +209,17 @@ fn a_json_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
 }
 
 #[test]
+fn devices_of_one_backend_are_listed_and_another_is_refused() {
+    let Some(_) = adapter() else { return };
+    let absent = if cfg!(target_os = "macos") { "dx12" } else { "metal" };
+    refused(&["devices", "--backend", absent], 3, &["no adapter has the backend", absent, "found: "]);
+    let list = succeeded(&["devices"]);
+    let backend = list.lines().find_map(|line| line.strip_prefix("| backend ")).expect("a line");
+    let backend = backend.split('|').nth(1).expect("an adapter").trim();
+    assert!(succeeded(&["devices", "--backend", backend]).contains(backend));
+}
+
+#[test]
 fn devices_are_listed_with_what_they_are() {
     let Some(software) = adapter() else { return };
     let file = directory("devices").join("devices.json");

@@ -182,12 +182,12 @@ fn listed(environment: &Environment, asked: Option<wgpu::Backend>) -> Vec<wgpu::
     adapters
 }
 
-/// All adapters, real GPUs first, as far as `WGPU_BACKEND` lets.
+/// All adapters, real GPUs first, as far as `WGPU_BACKEND` lets; those of `asked` in any case.
 ///
 /// # Errors
 /// [`OpenError::Environment`].
-pub fn adapters() -> Result<Vec<wgpu::Adapter>, OpenError> {
-    Ok(listed(&Environment::of_process()?, None))
+pub fn adapters(asked: Option<wgpu::Backend>) -> Result<Vec<wgpu::Adapter>, OpenError> {
+    Ok(listed(&Environment::of_process()?, asked))
 }
 
 /// Whether an adapter computes on a CPU, by its type or its name.
@@ -202,7 +202,7 @@ pub fn shader_compiler(backend: wgpu::Backend, features: wgpu::Features) -> &'st
         wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_INT64).union(wgpu::Features::SHADER_F16);
     match backend {
         wgpu::Backend::Dx12 if features.intersects(OF_DXC) => "DXC",
-        wgpu::Backend::Dx12 => "FXC, slow: put dxcompiler.dll 1.8.2502 or newer beside the program",
+        wgpu::Backend::Dx12 => "FXC, without subgroups: put dxcompiler.dll 1.8.2502 or newer beside the program",
         _ => "the driver's",
     }
 }

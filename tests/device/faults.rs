@@ -144,7 +144,7 @@ fn x08_a_number_is_never_part_of_a_name_and_an_empty_name_is_none() {
         let choice = AdapterChoice { name: Some(name.to_owned()), ..AdapterChoice::default() };
         choose_adapter(&choice).map(|adapter| adapter.get_info().name)
     };
-    let names: Vec<String> = adapters().unwrap().iter().map(|adapter| adapter.get_info().name).collect();
+    let names: Vec<String> = adapters(None).unwrap().iter().map(|adapter| adapter.get_info().name).collect();
     assert_eq!(choose("0").unwrap(), names[0]);
     assert_eq!(choose(&names[0].to_uppercase()).unwrap(), names[0]);
     // Every run of digits in a name, beyond the list of adapters.

@@ -9,5 +9,5 @@ pub mod values;
 
 pub use files::{OutputFile, Report, ReportArgs, TableArgs};
 pub use output::{Progress, print};
-pub use process::{AdapterArgs, Failure, Status, cancel_on_ctrl_c, command_line};
+pub use process::{AdapterArgs, Backend, Failure, Status, cancel_on_ctrl_c, command_line};
 pub use values::{clip, seconds, up_to};

@@ -3,10 +3,12 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
-use wgpu_paged_attention::testkit::{OpenError, adapters, describe_driver, is_software, shader_compiler};
+use wgpu_paged_attention::testkit::{
+    AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler,
+};
 use wgpu_paged_attention::wgpu;
 
-use crate::common::{Failure, Report, Status, TableArgs};
+use crate::common::{Backend, Failure, Report, Status, TableArgs};
 use crate::html::{Page, Section};
 use crate::report::fmt::count;
 use crate::report::{SCHEMA, Table, records_csv};
@@ -16,6 +18,9 @@ const LINES: usize = 16;
 
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
+    /// Only adapters of this backend.
+    #[arg(long)]
+    pub backend: Option<Backend>,
     #[command(flatten)]
     pub tables: TableArgs,
 }
@@ -121,12 +126,15 @@ impl Device {
 
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare(&[])?;
-    let adapters: Vec<_> =
-        adapters()?.iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
+    let choice = AdapterChoice { backend: args.backend.map(wgpu::Backend::from), ..AdapterChoice::default() };
+    // Their numbers are those of the whole list, as `--adapter` takes them.
+    let mut adapters: Vec<_> =
+        adapters(choice.backend)?.iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
+    adapters.retain(|device| choice.backend.is_none_or(|backend| device.backend == backend.to_str()));
     let devices = Devices { schema: SCHEMA, adapters };
     if devices.adapters.is_empty() {
         files.write(&devices)?;
-        return Err(OpenError::NoAdapter.into());
+        return Err(choose_adapter(&choice).err().unwrap_or(OpenError::NoAdapter).into());
     }
     files.deliver(&devices)?;
     Ok(Status::Ok)

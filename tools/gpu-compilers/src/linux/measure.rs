@@ -29,7 +29,7 @@ pub struct Task {
 
 /// Compiles the kernels that the library chooses for the adapter found here.
 pub fn measure(task: &Task) -> anyhow::Result<ChipReport> {
-    let adapters = adapters()?;
+    let adapters = adapters(None)?;
     let [adapter] = &adapters[..] else { bail!("{} adapters instead of one", adapters.len()) };
     let info = adapter.get_info();
     let mut profile = DeviceProfile::new(&info, recommended_features(adapter), &recommended_limits(adapter));
