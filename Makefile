@@ -54,7 +54,7 @@ targets:
 	@tools/setup.sh tools/targets.sh $(ARGS)
 
 windows:
-	@tools/setup.sh tools/windows.sh
+	@tools/setup.sh tools/gpu-compilers/setup.sh tools/windows.sh
 
 # Debian and root; elsewhere it says what is missing. ARGS=--write-bounds accepts what it finds.
 gpu-compilers:

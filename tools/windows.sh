@@ -1,31 +1,60 @@
 #!/usr/bin/env bash
-# Builds the tools for Windows and runs the quick check under Wine, on Vulkan and on DX12. What is missing is said, and then
-# nothing is done: this is no part of CI. On Debian: apt-get install wine64 gcc-mingw-w64-x86-64 xvfb xauth.
+# Builds the tools for Windows and runs the quick check under Wine, on Vulkan and on DX12, where Windows' own compiler, FXC,
+# compiles the kernels: `make windows`.
 #
-# DX12 needs Microsoft's d3dcompiler_47.dll: name its folder by PAGED_ATTENTION_FXC. Wine's own crashes on the kernels.
+# It takes Debian on an x86-64, root and a gigabyte more than tools/gpu-compilers/setup.sh, in whose folder Wine 10 and
+# Mesa 26 run: Wine 8 lacks a library that every Rust program needs, and on DX12 its kernels write nothing. FXC comes from a
+# Python wheel, or from the folder that PAGED_ATTENTION_FXC names; Wine's own crashes on the kernels. No part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+root=${PAGED_ATTENTION_GPU_ROOT:?run make windows, which makes the folder that this names}
 target=x86_64-pc-windows-gnu
-wine=$(command -v wine || command -v wine64 || true)
-for tool in x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 "${wine:-wine}:wine64" xvfb-run:xvfb; do
-    command -v "${tool%%:*}" >/dev/null || { echo "missing: ${tool%%:*}; apt-get install ${tool##*:}" >&2; missing=yes; }
-done
-[ -z "${missing-}" ] || exit 1
-[ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || rustup target add "$target"
+place=$root/windows
+mkdir -p "$place"
 
+install() {
+    "$@" apt-get install -y -q --no-install-recommends "${packages[@]}" </dev/null >&2
+}
+
+fetch_fxc() {
+    local wheels=$place/wheels
+    rm -rf "$wheels"
+    python3 -m pip download -q --no-deps --only-binary :all: --platform win_amd64 --implementation cp \
+        --python-version 3.12 --abi cp312 -d "$wheels" kivy_deps.angle==0.5.0 >&2 &&
+        python3 -m zipfile -e "$wheels"/*.whl "$wheels" &&
+        mv "$wheels"/*.data/data/share/angle/bin/d3dcompiler_47.dll "$place" || return 1
+    rm -rf "$wheels"
+}
+
+packages=(gcc-mingw-w64-x86-64)
+command -v x86_64-w64-mingw32-gcc >/dev/null || install env
+packages=(wine wine64 xvfb xauth)
+if [ ! -x "$root/usr/bin/wine" ]; then
+    chroot "$root" apt-get update -q </dev/null >&2
+    install chroot "$root" env DEBIAN_FRONTEND=noninteractive
+fi
+if [ -n "${PAGED_ATTENTION_FXC-}" ]; then
+    cp "$PAGED_ATTENTION_FXC/d3dcompiler_47.dll" "$place/"
+elif [ ! -e "$place/d3dcompiler_47.dll" ]; then
+    fetch_fxc || {
+        echo 'missing: d3dcompiler_47.dll; let PAGED_ATTENTION_FXC name a folder that has it' >&2
+        exit 1
+    }
+fi
+[ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || rustup target add "$target"
 cargo build --release --locked --target "$target" -p paged-attention
-folder=target/$target/release
-export WINEPREFIX=${WINEPREFIX:-$PWD/target/wine} WINEDEBUG=${WINEDEBUG:--all}
+cp "target/$target/release/paged-attention.exe" "$place/"
+
+# In name spaces of its own, so that nothing of Wine is left behind. The shell is there because an X server tells no first
+# process that it is ready.
 check() {
     echo "-- $1"
-    timeout --kill-after=10 500 xvfb-run -a "$wine" "$folder/paged-attention.exe" check --quick --backend "$1"
+    timeout --signal=KILL 300 unshare --fork --pid --kill-child --mount-proc --root="$root" \
+        env -i PATH=/usr/bin:/bin HOME=/windows WINEPREFIX=/windows/prefix WINEDEBUG=-all XDG_RUNTIME_DIR=/tmp \
+        WINEDLLOVERRIDES=d3dcompiler_47=n VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
+        sh -c 'cd /windows && xvfb-run -a wine paged-attention.exe check --quick --backend "$1"; exit $?' sh "$1"
 }
 
 check vulkan
-if [ -n "${PAGED_ATTENTION_FXC-}" ]; then
-    cp "$PAGED_ATTENTION_FXC/d3dcompiler_47.dll" "$folder/"
-    WINEDLLOVERRIDES=d3dcompiler_47=n check dx12
-else
-    echo 'skipped dx12: PAGED_ATTENTION_FXC names no folder with d3dcompiler_47.dll' >&2
-fi
+check dx12
