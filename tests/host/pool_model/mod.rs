@@ -168,6 +168,19 @@ fn windows_end_what_can_be_found() {
     run(&config, options, &ops, Fault::None);
 }
 
+/// Two sequences have the same first block each, and a third found the one's first and the other's second: what is cut off the
+/// other can still be overwritten, whoever holds the block behind it.
+#[test]
+fn a_twin_of_a_block_is_cut_off_though_the_block_behind_it_is_held() {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(8).with_max_seq_len(16);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_events(true);
+    let text = || vec![false; 9];
+    let mut ops = vec![Op::CreateWith(text(), 0), Op::CreateWith(text(), 0)];
+    ops.extend([Op::Reserve(vec![(0, 4), (1, 4)], true), Op::Commit, Op::Reserve(vec![(1, 4)], true), Op::Commit]);
+    ops.extend([Op::CreateWith(text(), 0), Op::Truncate(2, 1), Op::Reserve(vec![(2, 3)], true), Op::Commit]);
+    run(&config, options, &ops, Fault::None);
+}
+
 #[test]
 fn branches_part_without_a_fault() {
     branches(Fault::None);
