@@ -44,7 +44,7 @@ check:
 	@tools/setup.sh --lint cargo fmt --all --check
 	@tools/setup.sh cargo clippy --release --all-targets -- -D warnings
 	@tools/setup.sh cargo clippy --release -p wgpu-paged-attention --no-default-features --lib -- -D warnings
-	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps --lib
+	@RUSTDOCFLAGS="-D warnings" tools/setup.sh cargo doc --release --no-deps -p wgpu-paged-attention --no-default-features --lib
 
 drivers:
 	@tools/setup.sh cargo build --release
@@ -54,7 +54,7 @@ targets:
 	@tools/setup.sh tools/targets.sh $(ARGS)
 
 windows:
-	@tools/setup.sh tools/gpu-compilers/setup.sh tools/windows.sh
+	@PAGED_ATTENTION_REQUIRE_COMPILERS=1 tools/setup.sh tools/gpu-compilers/setup.sh tools/windows.sh
 
 # Debian and root; elsewhere it says what is missing. ARGS=--write-bounds accepts what it finds.
 gpu-compilers:

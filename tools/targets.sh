@@ -33,6 +33,6 @@ for target in "$@"; do
     fi
     # The library's own tests need a benchmark harness with a C part, and so a C compiler of the target. --release finds
     # what the other checks have built for this machine.
-    cargo check --release --locked --quiet --target "$target" "${std[@]}" -p paged-attention --all-targets
+    RUSTFLAGS="-D warnings" cargo check --release --locked --quiet --target "$target" "${std[@]}" -p paged-attention --all-targets
     printf '%s: compiles (%d s)\n' "$target" "$SECONDS"
 done

@@ -4,7 +4,8 @@
 #
 # It takes Debian on an x86-64, root and a gigabyte more than tools/gpu-compilers/setup.sh, in whose folder Wine 10 and
 # Mesa 26 run: Wine 8 lacks a library that every Rust program needs, and on DX12 its kernels write nothing. FXC comes from a
-# Python wheel, or from the folder that PAGED_ATTENTION_FXC names; Wine's own crashes on the kernels. No part of CI.
+# Python wheel, or from the folder that PAGED_ATTENTION_FXC names; Wine's own crashes on the kernels. The linker,
+# gcc-mingw-w64-x86-64, is the one package that the system itself gets. No part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +15,11 @@ place=$root/windows
 mkdir -p "$place"
 
 install() {
+    if [ "${PAGED_ATTENTION_NO_INSTALL:-0}" != 0 ]; then
+        echo "missing: ${packages[*]}; apt-get install them, or let PAGED_ATTENTION_NO_INSTALL be 0" >&2
+        exit 1
+    fi
+    "$@" apt-get update -q </dev/null >&2
     "$@" apt-get install -y -q --no-install-recommends "${packages[@]}" </dev/null >&2
 }
 
@@ -30,8 +36,7 @@ fetch_fxc() {
 packages=(gcc-mingw-w64-x86-64)
 command -v x86_64-w64-mingw32-gcc >/dev/null || install env
 packages=(wine wine64 xvfb xauth)
-if [ ! -x "$root/usr/bin/wine" ]; then
-    chroot "$root" apt-get update -q </dev/null >&2
+if ! chroot "$root" sh -c 'command -v wine' >/dev/null; then
     install chroot "$root" env DEBIAN_FRONTEND=noninteractive
 fi
 if [ -n "${PAGED_ATTENTION_FXC-}" ]; then

@@ -23,6 +23,15 @@ pub struct KernelText {
     pub checks: wgpu::ShaderRuntimeChecks,
 }
 
+/// A kernel's text for tint, and so for Dawn and browsers: they demand directives where there are subgroups, which naga
+/// refuses. The workgroup is one subgroup then, so that every flow of control which is uniform over workgroups is uniform
+/// over subgroups too.
+pub fn browser_wgsl(wgsl: &str) -> String {
+    let needs_subgroups = wgsl.contains("@builtin(subgroup_");
+    let directives = if needs_subgroups { "enable subgroups;\ndiagnostic(off, subgroup_uniformity);\n" } else { "" };
+    directives.to_owned() + wgsl
+}
+
 impl KernelText {
     fn new(kernel: &Kernel, tile_tokens: Option<u32>) -> Self {
         Self { label: kernel.to_string(), tile_tokens, wgsl: kernel.wgsl(), checks: runtime_checks() }

@@ -134,7 +134,7 @@ impl Environment {
         Ok(Self { backends, name: given("WGPU_ADAPTER_NAME"), power })
     }
 
-    /// What the instance offers: the variable's backends, and the one that an option asks for.
+    /// What the instance offers: the variable's backends, or if it leaves out the one that an option asks for, that alone.
     fn offered(&self, asked: Option<wgpu::Backend>) -> wgpu::Backends {
         asked.map(wgpu::Backends::from).filter(|&asked| !self.backends.contains(asked)).unwrap_or(self.backends)
     }
@@ -182,7 +182,7 @@ fn listed(environment: &Environment, asked: Option<wgpu::Backend>) -> Vec<wgpu::
     adapters
 }
 
-/// All adapters, real GPUs first, as far as `WGPU_BACKEND` lets; those of `asked` in any case.
+/// All adapters, real GPUs first, as far as `WGPU_BACKEND` lets; if it leaves `asked` out, those of `asked` alone.
 ///
 /// # Errors
 /// [`OpenError::Environment`].

@@ -127,7 +127,7 @@ impl Device {
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
     let files = args.tables.prepare(&[])?;
     let choice = AdapterChoice { backend: args.backend.map(wgpu::Backend::from), ..AdapterChoice::default() };
-    // Their numbers are those of the whole list, as `--adapter` takes them.
+    // Their numbers are those that `--adapter` takes beside the same `--backend`.
     let mut adapters: Vec<_> =
         adapters(choice.backend)?.iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
     adapters.retain(|device| choice.backend.is_none_or(|backend| device.backend == backend.to_str()));

@@ -32,8 +32,8 @@ pub fn gpu_featureless() -> Option<Gpu> {
 
 /// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing.
 ///
-/// A software driver takes long to compile wide query tiles. There these have four rows, and nothing but their width is
-/// another; `tests/tiles.rs` has the widest.
+/// A software driver takes long to compile wide query tiles. There these have four rows; `tests/device/tiles.rs` has the
+/// widest.
 pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
     let mut own = DeviceProfile::of(&gpu.device);
     if own.software {

@@ -46,11 +46,6 @@ function parseRon(text) {
   return list("]", value);
 }
 
-// What wgpu says of subgroups and WGSL demands: see the texts' own tests.
-function browserWgsl(text) {
-  return /\bsubgroup[A-Z_]/.test(text) ? "enable subgroups;\ndiagnostic(off, subgroup_uniformity);\n" + text : text;
-}
-
 class Replay {
   constructor(device, trace, answer) {
     Object.assign(this, { device, answer, files: trace.files, pipelines: trace.pipelines, objects: new Map() });
@@ -109,7 +104,7 @@ class Replay {
   }
 
   async CreateShaderModule({ id, desc, data }) {
-    const module = this.device.createShaderModule({ label: desc.label ?? "", code: browserWgsl(this.files[data[0]]) });
+    const module = this.device.createShaderModule({ label: desc.label ?? "", code: this.files[data[0]] });
     this.objects.set(id, module);
     this.answer.modules += 1;
     for (const { type, lineNum, message } of (await module.getCompilationInfo()).messages) {

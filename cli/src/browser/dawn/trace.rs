@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wgpu_paged_attention::testkit::Gpu;
+use wgpu_paged_attention::testkit::{Gpu, browser_wgsl};
 
 use crate::browser::Browser;
 
@@ -79,7 +79,7 @@ fn file_name(path: &Path) -> String {
 fn content(path: &PathBuf) -> Value {
     let bytes = fs::read(path).expect("wgpu wrote it");
     if path.extension().is_some_and(|extension| extension == "wgsl") {
-        Value::String(String::from_utf8(bytes).expect("a text"))
+        Value::String(browser_wgsl(&String::from_utf8(bytes).expect("a text")))
     } else {
         bytes.into()
     }

@@ -116,10 +116,3 @@ pub(super) fn translate(kernel: &Kernel, text: &str) -> Translated {
     }
     Translated { spirv_words: spirv.len(), msl, hlsl }
 }
-
-/// The text for tint, and so for Dawn and browsers: they demand that subgroups are enabled, which naga refuses.
-pub(super) fn tint_wgsl(kernel: &Kernel) -> String {
-    // Tokens are served again where `subgroupAny` says so, and a workgroup is one subgroup: all of it follows.
-    let directives = "enable subgroups;\ndiagnostic(off, subgroup_uniformity);\n";
-    (if kernel.needs_subgroups() { directives.to_owned() } else { String::new() }) + &kernel.wgsl()
-}

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::shader_text::tint_wgsl;
 use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, subgroup, variants};
 use crate::formats::KvDtype;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionForm;
 use crate::gpu::kernel::shape::KvShape;
-use crate::testkit::skip;
+use crate::testkit::{browser_wgsl, skip};
 
 /// A tint other than the one in the path.
 const TINT: &str = "TINT";
@@ -68,7 +67,7 @@ fn tint_accepts_the_variants() {
         assert!(met(&|_, own| own == class) > 5, "class {class}");
     }
     for (at, kernel) in sample.into_iter().enumerate() {
-        let text = tint_wgsl(kernel);
+        let text = browser_wgsl(&kernel.wgsl());
         if let Err(said) = judge(&tint, &format!("variant{at}"), &text) {
             panic!("{kernel}: {said}");
         }
@@ -78,7 +77,7 @@ fn tint_accepts_the_variants() {
 #[test]
 fn tint_refuses_a_barrier_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let right = tint_wgsl(&wide(WORKGROUP, 2));
+    let right = browser_wgsl(&wide(WORKGROUP, 2).wgsl());
     let wrong = right.replacen("        workgroupBarrier();", "        if (lane < 3u) { workgroupBarrier(); }", 1);
     assert_ne!(right, wrong, "nothing was planted");
     assert_eq!(judge(&tint, "barrier-right", &right), Ok(()));
@@ -89,7 +88,7 @@ fn tint_refuses_a_barrier_that_some_lanes_skip() {
 #[test]
 fn tint_refuses_a_shuffle_that_some_lanes_skip() {
     let Some(tint) = tint() else { return };
-    let text = tint_wgsl(&wide(subgroup(8), 2));
+    let text = browser_wgsl(&wide(subgroup(8), 2).wgsl());
     // What tint cannot know is uniform is left out, so that it may look at all the rest.
     let right = text.replacen("diagnostic(off, subgroup_uniformity);\n", "", 1).replacen(
         "return subgroupAny(flag);",

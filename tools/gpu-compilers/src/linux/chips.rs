@@ -65,7 +65,7 @@ const QUALCOMM: &str = "libfreedreno_noop_drm_shim.so";
 const INTEL: &str = "/usr/lib/fake_i915.so";
 
 /// In the order of the page.
-pub const CHIPS: &[Chip] = &[
+pub static CHIPS: &[Chip] = &[
     chip("navi31", Compiler::Aco, AMD, &[("AMDGPU_GPU_ID", "navi31")]),
     chip("navi21", Compiler::Aco, AMD, &[("AMDGPU_GPU_ID", "navi21")]),
     chip("vega10", Compiler::Aco, AMD, &[("AMDGPU_GPU_ID", "vega10")]),

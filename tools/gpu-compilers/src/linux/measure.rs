@@ -68,7 +68,6 @@ fn compile(task: &Task, device: &Device, text: &KernelText) -> anyhow::Result<Ro
     let path = |ending: &str| task.texts.join(format!("{}.{ending}", text.label.replace(' ', "_")));
     fs::write(path("wgsl"), &text.wgsl)?;
     fs::write(path("hlsl"), parsed.hlsl(text.checks)?)?;
-    fs::write(path("metal"), parsed.msl(text.checks)?)?;
     fs::write(path("spv"), spirv.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())?;
     texts::validate(&path("spv"))?;
     let compiled = device.compile(&spirv, &parsed.bindings())?;

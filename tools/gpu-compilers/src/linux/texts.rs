@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context as _, bail};
+use wgpu_paged_attention::testkit::browser_wgsl;
 
 use super::dxc::Dxc;
 
@@ -73,12 +74,8 @@ impl Texts {
 }
 
 fn tint_accepts(tint: &str, text: &str, path: &Path) -> anyhow::Result<()> {
-    // naga refuses these directives, which browsers demand. The workgroup is one subgroup, so that every flow of control is
-    // uniform over subgroups that is uniform over workgroups.
-    let needs_subgroups = text.contains("@builtin(subgroup_");
-    let directives = if needs_subgroups { "enable subgroups;\ndiagnostic(off, subgroup_uniformity);\n" } else { "" };
     let file = path.with_extension("tint.wgsl");
-    fs::write(&file, directives.to_owned() + text)?;
+    fs::write(&file, browser_wgsl(text))?;
     let output = Command::new(tint).args(["--format", "wgsl"]).arg(&file).output()?;
     fs::remove_file(&file)?;
     judge(output)

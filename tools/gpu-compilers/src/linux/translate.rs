@@ -1,9 +1,9 @@
-//! WGSL to SPIR-V, HLSL and MSL as wgpu-hal translates it.
+//! WGSL to SPIR-V and HLSL as wgpu-hal translates it.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, anyhow};
-use naga::back::{hlsl, msl, spv};
+use naga::back::{hlsl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, ShaderStage};
@@ -88,24 +88,6 @@ impl Parsed {
         let mut text = String::new();
         let pipeline = hlsl::PipelineOptions::default();
         hlsl::Writer::new(&mut text, &options, &pipeline).write(&self.module, &self.info, None).context("no HLSL")?;
-        Ok(text)
-    }
-
-    /// MSL as wgpu-hal's Metal backend gives it to Apple's compiler, but for the numbers of the bindings.
-    pub fn msl(&self, checks: ShaderRuntimeChecks) -> anyhow::Result<String> {
-        let checked = if checks.bounds_checks { BoundsCheckPolicy::Restrict } else { BoundsCheckPolicy::Unchecked };
-        let options = msl::Options {
-            lang_version: (2, 4),
-            bounds_check_policies: BoundsCheckPolicies { index: checked, buffer: checked, ..Default::default() },
-            zero_initialize_workgroup_memory: false,
-            force_loop_bounding: checks.force_loop_bounding,
-            ..Default::default()
-        };
-        let (text, info) = msl::write_string(&self.module, &self.info, &options, &msl::PipelineOptions::default())
-            .context("no MSL")?;
-        for name in info.entry_point_names {
-            name.context("no MSL")?;
-        }
         Ok(text)
     }
 }
