@@ -320,10 +320,10 @@ fn a_benchmark_writes_the_published_json() {
     let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
     let json = read_json(&file);
     let keys = ["schema", "kind", "version", "command", "seed", "adapter", "ceilings"];
-    has_keys(&json, &[&keys[..], &["results", "pairs", "figures", "failures"]].concat());
+    has_keys(&json, &[&keys[..], &["results", "pairs", "figures", "failures", "notes"]].concat());
     assert_eq!((&json["kind"], &json["version"]), (&json!("bench"), &json!(env!("CARGO_PKG_VERSION"))));
     has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
-    has_keys(&json["ceilings"], &["read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
+    has_keys(&json["ceilings"], &["read_gb_s", "host_read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
     assert_eq!((&json["seed"], &json["adapter"]["software"]), (&json!(7), &json!(software)));
     assert_eq!(json["failures"], json!([]));
     let command = json["command"].as_str().expect("a text");

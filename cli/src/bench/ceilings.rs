@@ -1,34 +1,28 @@
 //! What a device does at best: trivial kernels, measured in the same run as the cases.
 
+mod readers;
+
+use std::hint::black_box;
+use std::thread;
 use std::time::Instant;
 
 use wgpu_paged_attention::testkit::Gpu;
 
-use super::{Ceilings, PassTimer, Sample, TimerError, median};
+use readers::{GRANULE, SHAPES, Shape};
 
-/// Bytes that the reading and copying kernels move at least, where a binding may be that large.
-const STREAM_BYTES: u64 = 64 << 20;
-const SAMPLES: usize = 9;
+use super::{Ceilings, PassTimer, Sample, Summary, TimerError, median};
+
+/// Bytes that the reading and copying kernels move at least, where a binding may be that large: more than the last cache
+/// of a GPU holds, and little enough for a software adapter.
+const GPU_STREAM_BYTES: u64 = 512 << 20;
+const SOFTWARE_STREAM_BYTES: u64 = 64 << 20;
+const GPU_SAMPLES: usize = 9;
+const SOFTWARE_SAMPLES: usize = 5;
 const DISPATCHES: u32 = 64;
 const COPIES: u32 = 4;
 
-/// Invocations of a workgroup, and 16-byte units that each of them reads.
-const READ_LANES: u64 = 64;
-const READ_UNITS: u64 = 16;
-
-/// Every invocation reads 16 units, neighbours next to each other. The sum is written if it has a value that it never
-/// has, so that the reads are not optimised away.
-const READ: &str = "
-@group(0) @binding(0) var<storage, read> input: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> output: array<u32>;
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    var sum = vec4<u32>(0u);
-    for (var i = 0u; i < 16u; i++) { sum ^= input[(group.x * 16u + i) * 64u + lane]; }
-    if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x9e3779b9u) { output[0] = 1u; }
-}";
-
-/// Eight independent chains of vec4 multiply-adds: 64 operations a round.
+/// Eight independent chains of vec4 multiply-adds: 64 operations a round. No compiler knows the number of rounds, 512, so
+/// that none unrolls them.
 const FMA: &str = "
 @group(0) @binding(0) var<storage, read_write> output: array<f32>;
 @compute @workgroup_size(64)
@@ -36,7 +30,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let x = vec4<f32>(f32(id.x) * 1e-9 + 0.5);
     var a = x; var b = x + 0.1; var c = x + 0.2; var d = x + 0.3;
     var e = x + 0.4; var f = x + 0.5; var g = x + 0.6; var h = x + 0.7;
-    for (var i = 0u; i < 512u; i++) {
+    let rounds = min(arrayLength(&output), 512u);
+    for (var i = 0u; i < rounds; i++) {
         a = a * x + x; b = b * x + x; c = c * x + x; d = d * x + x;
         e = e * x + x; f = f * x + x; g = g * x + x; h = h * x + x;
     }
@@ -50,70 +45,92 @@ const EMPTY: &str = "@compute @workgroup_size(1) fn main() {}";
 #[derive(Debug)]
 pub struct CeilingKernels {
     gpu: Gpu,
-    read: wgpu::ComputePipeline,
-    read_bindings: wgpu::BindGroup,
-    read_groups: u32,
+    readers: Vec<(wgpu::ComputePipeline, wgpu::BindGroup, u32)>,
+    /// The reader that was the fastest.
+    fastest: usize,
     fma: wgpu::ComputePipeline,
     fma_bindings: wgpu::BindGroup,
     empty: wgpu::ComputePipeline,
     source: wgpu::Buffer,
     target: wgpu::Buffer,
+    /// The bytes of `source`, for the host's own reads; none beside a GPU.
+    host: Vec<u32>,
 }
 
 impl CeilingKernels {
     pub fn new(gpu: &Gpu) -> Self {
         let limits = gpu.device.limits();
-        let per_group = READ_LANES * READ_UNITS * 16;
-        let bytes = STREAM_BYTES.min(limits.max_storage_buffer_binding_size).min(limits.max_buffer_size);
-        let read_groups = bytes / per_group;
-        let bytes = read_groups * per_group;
+        let wanted = if gpu.is_software() { SOFTWARE_STREAM_BYTES } else { GPU_STREAM_BYTES };
+        let bytes = wanted.min(limits.max_storage_buffer_binding_size).min(limits.max_buffer_size);
         // Counting upwards: memory that is all zeros may not be memory at all.
-        let source = gpu.storage("ceiling source", &(0..(bytes / 4) as u32).collect::<Vec<_>>());
+        Self::over(gpu, (0..(bytes / GRANULE * GRANULE / 4) as u32).collect())
+    }
+
+    fn over(gpu: &Gpu, words: Vec<u32>) -> Self {
+        let source = gpu.storage("ceiling source", &words);
         let target = gpu.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("ceiling target"),
-            size: bytes,
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
+            size: source.size(),
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         });
-        let (read, fma) = (pipeline(gpu, "read", READ), pipeline(gpu, "fma", FMA));
-        let read_bindings = bindings(gpu, &read, &[&source, &target]);
+        let reader = |shape: &Shape| {
+            let read = pipeline(gpu, "read", &shape.text());
+            let bound = bindings(gpu, &read, &[&source, &target]);
+            (read, bound, shape.groups(source.size()))
+        };
+        let readers = SHAPES.iter().map(reader).collect();
+        let fma = pipeline(gpu, "fma", FMA);
         let fma_bindings = bindings(gpu, &fma, &[&target]);
         let empty = pipeline(gpu, "empty", EMPTY);
         Self {
             gpu: gpu.clone(),
-            read,
-            read_bindings,
-            read_groups: read_groups as u32,
+            readers,
+            fastest: 0,
             fma,
             fma_bindings,
             empty,
             source,
             target,
+            host: if gpu.is_software() { words } else { Vec::new() },
         }
     }
 
+    /// Of the reader that was the fastest when all were measured.
     pub fn read_gb_s(&self, timer: &mut PassTimer) -> Result<f64, TimerError> {
-        let sample = timer.measure(|pass| {
-            pass.set_pipeline(&self.read);
-            pass.set_bind_group(0, &self.read_bindings, &[]);
-            pass.dispatch_workgroups(self.read_groups, 1, 1);
-            Ok(())
-        })?;
-        Ok(self.source.size() as f64 / timer.time_us(&sample) / 1e3)
+        self.reader_gb_s(self.fastest, timer)
     }
 
-    /// All ceilings, each a median. Gives up a device clock that disagrees with the host's.
-    pub fn measure(&self, timer: &mut PassTimer) -> Result<Ceilings, TimerError> {
+    fn reader_gb_s(&self, reader: usize, timer: &mut PassTimer) -> Result<f64, TimerError> {
+        let (read, bound, groups) = &self.readers[reader];
+        let sample = timer.measure(|pass| {
+            pass.set_pipeline(read);
+            pass.set_bind_group(0, bound, &[]);
+            pass.dispatch_workgroups(*groups, 1, 1);
+            Ok(())
+        })?;
+        Ok(self.source.size() as f64 / believable_us(timer, &sample) / 1e3)
+    }
+
+    /// All ceilings: of rates the best. Gives up a device clock that disagrees with the host's.
+    pub fn measure(&mut self, timer: &mut PassTimer) -> Result<Ceilings, TimerError> {
         // First runs compile; and they show whether the device's clock works.
         let probe = self.time_fma(timer)?;
         if timer.is_implausible(&probe) {
             timer.use_wall_clock();
         }
-        self.read_gb_s(timer)?;
+        for reader in 0..self.readers.len() {
+            self.reader_gb_s(reader, timer)?;
+        }
 
-        let (mut read, mut copy, mut fma, mut dispatch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..SAMPLES {
-            read.push(self.read_gb_s(timer)?);
+        let samples = if self.gpu.is_software() { SOFTWARE_SAMPLES } else { GPU_SAMPLES };
+        let mut read = vec![Vec::new(); self.readers.len()];
+        let (mut host, mut copy, mut fma, mut dispatch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..samples {
+            for (reader, rates) in read.iter_mut().enumerate() {
+                rates.push(self.reader_gb_s(reader, timer)?);
+            }
+            host.extend((!self.host.is_empty()).then(|| host_read_gb_s(&self.host)));
             copy.push(self.copy_gb_s());
             fma.push(self.fma_gflop_s(timer)?);
             let sample = timer.measure(|pass| {
@@ -125,10 +142,14 @@ impl CeilingKernels {
             })?;
             dispatch.push(timer.time_us(&sample) / f64::from(DISPATCHES));
         }
+        let read: Vec<f64> = read.iter().filter_map(|rates| best(rates)).collect();
+        let read_gb_s = best(&read);
+        self.fastest = read.iter().position(|&rate| Some(rate) == read_gb_s).unwrap_or(0);
         Ok(Ceilings {
-            read_gb_s: median(&read),
-            copy_gb_s: median(&copy),
-            fma_gflop_s: median(&fma),
+            read_gb_s,
+            host_read_gb_s: best(&host),
+            copy_gb_s: best(&copy),
+            fma_gflop_s: best(&fma),
             dispatch_us: median(&dispatch),
         })
     }
@@ -136,7 +157,7 @@ impl CeilingKernels {
     pub fn fma_gflop_s(&self, timer: &mut PassTimer) -> Result<f64, TimerError> {
         let sample = self.time_fma(timer)?;
         let flop = FMA_FLOP_PER_INVOCATION * 64.0 * f64::from(self.fma_groups());
-        Ok(flop / timer.time_us(&sample) / 1e3)
+        Ok(flop / believable_us(timer, &sample) / 1e3)
     }
 
     fn time_fma(&self, timer: &mut PassTimer) -> Result<Sample, TimerError> {
@@ -165,6 +186,28 @@ impl CeilingKernels {
     }
 }
 
+/// The largest of some rates; `None` without any, or if one is not a number.
+pub(super) fn best(rates: &[f64]) -> Option<f64> {
+    Summary::of(rates).map(|summary| summary.max)
+}
+
+/// A single tick too few would be the best rate of all.
+fn believable_us(timer: &PassTimer, sample: &Sample) -> f64 {
+    if timer.is_implausible(sample) { sample.wall_us } else { timer.time_us(sample) }
+}
+
+/// What memory gives the host's cores, one thread each.
+fn host_read_gb_s(words: &[u32]) -> f64 {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for part in words.chunks(words.len().div_ceil(threads)) {
+            scope.spawn(move || black_box(part.iter().fold(0, |sum, word| sum ^ word)));
+        }
+    });
+    size_of_val(words) as f64 / start.elapsed().as_secs_f64() / 1e9
+}
+
 fn pipeline(gpu: &Gpu, label: &str, text: &str) -> wgpu::ComputePipeline {
     let module = gpu.device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(label),
@@ -190,4 +233,34 @@ fn bindings(gpu: &Gpu, pipeline: &wgpu::ComputePipeline, buffers: &[&wgpu::Buffe
         layout: &pipeline.get_bind_group_layout(0),
         entries: &entries,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readers::MAGIC;
+    use super::*;
+    use wgpu_paged_attention::testkit::test_device;
+
+    #[test]
+    fn every_reader_reaches_the_last_bytes() {
+        let Some(gpu) = test_device() else { return };
+        let mut timer = PassTimer::new(&gpu).unwrap();
+        for (last, found) in [(MAGIC, 1), (0, 0)] {
+            let mut words = vec![0; (3 * GRANULE / 4) as usize];
+            let end = words.len() - 4;
+            words[end..].fill(last);
+            for (reader, shape) in SHAPES.iter().enumerate() {
+                let kernels = CeilingKernels::over(&gpu, words.clone());
+                kernels.reader_gb_s(reader, &mut timer).unwrap();
+                let read: Vec<u32> = gpu.read(&kernels.target).unwrap();
+                assert_eq!(read[0], found, "{}", shape.text());
+            }
+        }
+    }
+
+    #[test]
+    fn the_best_rate_is_the_largest() {
+        assert_eq!(best(&[1.12, 9.6, 3.5]), Some(9.6));
+        assert_eq!((best(&[]), best(&[1.0, f64::NAN])), (None, None));
+    }
 }

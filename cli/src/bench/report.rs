@@ -1,6 +1,7 @@
 //! The result of a benchmark run.
 
 mod case;
+mod notes;
 mod page;
 
 use serde::{Deserialize, Serialize};
@@ -21,12 +22,18 @@ pub struct Report {
     #[serde(default)]
     pub figures: Vec<Figure>,
     pub failures: Vec<Failure>,
+    /// What to know about the ceilings: see [`Report::note`].
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Best rates of trivial kernels on the same device; `None` (JSON `null`) where not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub read_gb_s: Option<f64>,
+    /// What the host's own cores read; beside a software adapter only.
+    #[serde(default)]
+    pub host_read_gb_s: Option<f64>,
     /// Copying one, bytes read and written together.
     pub copy_gb_s: Option<f64>,
     /// Multiply-adds, counted as two operations each.
@@ -46,7 +53,7 @@ pub struct Failure {
 
 impl Report {
     pub fn new(command: String, seed: u64, adapter: Adapter, ceilings: Ceilings) -> Self {
-        Self {
+        let mut report = Self {
             head: Head::new(Self::KIND, Some(command), Some(seed)),
             adapter,
             ceilings,
@@ -54,7 +61,15 @@ impl Report {
             pairs: Vec::new(),
             figures: Vec::new(),
             failures: Vec::new(),
-        }
+            notes: Vec::new(),
+        };
+        report.note();
+        report
+    }
+
+    /// Writes down anew whether the driver's loads limit reading, and which case lies above its ceiling.
+    pub fn note(&mut self) {
+        self.notes = notes::notes(self);
     }
 
     fn pair(&self, result: &CaseResult) -> Option<&Pair> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use wgpu_paged_attention::testkit::{ACCURACY, Gpu, Verdict};
 
+use super::ceilings::best;
 use super::{
     BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Failure, Figure, Group, Measure, Mode, Op,
     Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median, warnings,
@@ -141,6 +142,7 @@ impl<'a, T: Timer> Run<'a, T> {
                 progress(Progress::Case { done, label: "accuracy" });
                 self.accuracy(done - groups.len());
             }
+            self.report.note();
             progress(Progress::Report(&self.report));
         }
         fold(&self.warnings).iter().for_each(|line| progress(Progress::Message(line)));
@@ -257,7 +259,7 @@ impl<'a, T: Timer> Run<'a, T> {
             cold_us: Some(self.timer.time_us(&side.cold) / layers),
             bytes: cost.bytes(),
             gb_s,
-            fraction_of_read: median(&beside.read_gb_s).map(|read| gb_s / read),
+            fraction_of_read: best(&beside.read_gb_s).map(|read| gb_s / read),
             flops: cost.flops,
             gflop_s,
             fraction_of_fma: gflop_s.zip(fma_gflop_s).map(|(gflop_s, fma)| gflop_s / fma),

@@ -24,7 +24,7 @@ fn between_runs(report: &Report) -> f64 {
 
 pub(super) fn settings(report: &Report) -> Vec<(String, String)> {
     let Adapter { name, backend, driver, software: _, device_type, wgpu_version } = &report.adapter;
-    let Ceilings { read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us } = report.ceilings;
+    let Ceilings { read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us, .. } = report.ceilings;
     let ceiling = |value: Option<f64>| value.map_or("not measured".to_owned(), number);
     [
         ("adapter", name.clone()),

@@ -47,7 +47,7 @@ impl files::Report for Report {
             head: self.head.clone(),
             title: format!("Paged attention measured on {}", self.adapter.name),
             facts: vec![self.adapter.fact(), ("ceilings", ceilings(&self.ceilings))],
-            notices: self.adapter.notice().into_iter().chain(failed).collect(),
+            notices: self.adapter.notice().into_iter().chain(failed).chain(self.notes.clone()).collect(),
             sections: sections(self),
             summary: Vec::new(),
         }
@@ -55,7 +55,7 @@ impl files::Report for Report {
 }
 
 fn ceilings(ceilings: &Ceilings) -> String {
-    let Ceilings { read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us } = *ceilings;
+    let Ceilings { read_gb_s, host_read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us } = *ceilings;
     let rate = |rate: Option<f64>, unit: &str| rate.map(|rate| format!("{} {unit}", number(rate)));
     let parts = [
         ("read", rate(read_gb_s, "GB/s")),
@@ -63,7 +63,9 @@ fn ceilings(ceilings: &Ceilings) -> String {
         ("multiply-add", rate(fma_gflop_s, "GFLOP/s")),
         ("empty dispatch", dispatch_us.map(duration)),
     ];
-    parts.map(|(what, best)| format!("{what} {}", best.as_deref().unwrap_or("not measured"))).join(" | ")
+    let parts = parts.map(|(what, best)| format!("{what} {}", best.as_deref().unwrap_or("not measured")));
+    let host = rate(host_read_gb_s, "GB/s").map(|rate| format!("host read {rate}"));
+    parts.into_iter().chain(host).collect::<Vec<_>>().join(" | ")
 }
 
 fn sections(report: &Report) -> Vec<Section> {
@@ -132,14 +134,14 @@ pub(super) fn results(report: &Report) -> Table {
     )
 }
 
-fn rate(result: &CaseResult) -> (String, Option<f64>) {
+pub(super) fn rate(result: &CaseResult) -> (String, Option<f64>) {
     match (result.gflop_s, result.fraction_of_fma) {
         (Some(gflop_s), Some(fraction)) => (format!("{} GFLOP/s", number(gflop_s)), Some(fraction)),
         _ => (format!("{} GB/s", number(result.gb_s)), result.fraction_of_read),
     }
 }
 
-fn lengths(result: &CaseResult) -> String {
+pub(super) fn lengths(result: &CaseResult) -> String {
     let (batch, context) = (count(result.batch), count(result.context));
     match result.workload.as_str() {
         "uniform" => format!("{batch} × {context}"),

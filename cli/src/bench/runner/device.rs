@@ -18,7 +18,7 @@ pub(super) struct Device<'a> {
 impl<'a> Device<'a> {
     pub(super) fn new(gpu: &'a Gpu) -> Result<(Self, Ceilings), TimerError> {
         let mut timer = PassTimer::new(gpu)?;
-        let kernels = CeilingKernels::new(gpu);
+        let mut kernels = CeilingKernels::new(gpu);
         let ceilings = kernels.measure(&mut timer)?;
         Ok((Self { gpu, timer, kernels }, ceilings))
     }

@@ -35,6 +35,7 @@ pub fn bench() -> Page {
         copy_gb_s: Some(430.0),
         fma_gflop_s: Some(29_000.0),
         dispatch_us: Some(4.5),
+        ..Ceilings::default()
     };
     let command =
         "paged-attention bench --model llama-3-8b,qwen2-7b --kv-dtype f16,int8 --context 256,1024,4096,16384 \
