@@ -55,10 +55,13 @@ impl CacheManager {
         let keep = self.layout.blocks_for(len).max(self.first_blocks()).min(state.num_blocks);
         let block_size = self.layout.block_size();
         let full = len / block_size;
-        // From the end. Behind a block that nobody else holds there may be one that another sequence found behind its twin.
+        // From the end: the keys of blocks that another sequence holds rest on all blocks before them.
         for column in (full.max(state.found)..state.registered).rev() {
             let block = self.tables.row(seq.index())[column as usize];
-            if block != RELEASED && !self.others_hold(seq.index(), column, block) {
+            if block != RELEASED && self.others_hold(seq.index(), column, block) {
+                break;
+            }
+            if block != RELEASED {
                 self.store.withdraw(block);
             }
         }

@@ -233,12 +233,15 @@ impl Harness {
         assert_eq!(result, Ok(()));
         let keep = self.model.layout.blocks_for(len).max(u32::from(!self.model.layout.paged()));
         let size = self.model.block_size();
-        for column in state.found.max(len as usize / size)..state.registered {
-            let block = state.blocks[column];
-            let holds = |other: &Seq| other.id != seq && other.registered > column && other.blocks[column] == block;
-            if !self.model.seqs.iter().any(holds) {
-                block.into_iter().for_each(|block| self.model.withdraw(block));
+        for column in (state.found.max(len as usize / size)..state.registered).rev() {
+            let Some(block) = state.blocks[column] else { continue };
+            let holds =
+                |other: &Seq| other.id != seq && other.registered > column && other.blocks[column] == Some(block);
+            // What another sequence holds rests on all that stands before it.
+            if self.model.seqs.iter().any(holds) {
+                break;
             }
+            self.model.withdraw(block);
         }
         self.model.cut_blocks(seq, keep as usize);
         let state = self.model.seq_mut(seq);

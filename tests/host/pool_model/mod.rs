@@ -168,10 +168,10 @@ fn windows_end_what_can_be_found() {
     run(&config, options, &ops, Fault::None);
 }
 
-/// Two sequences have the same first block each, and a third found the one's first and the other's second: what is cut off the
-/// other can still be overwritten, whoever holds the block behind it.
+/// Two sequences have the same first block each, and a third found the one's first and the other's second. What is cut off the
+/// other stays findable then, for the block behind it rests on it, and who writes there takes a copy.
 #[test]
-fn a_twin_of_a_block_is_cut_off_though_the_block_behind_it_is_held() {
+fn a_twin_of_a_block_stays_though_its_owner_cuts_it_off_if_the_block_behind_it_is_held() {
     let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(8).with_max_seq_len(16);
     let options = ManagerOptions::default().with_prefix_cache(true).with_events(true);
     let text = || vec![false; 9];
