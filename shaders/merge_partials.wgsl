@@ -2,7 +2,7 @@
 // Dispatch  one workgroup per (merge, query head), folded into x and y; other queries have been written already
 // Shapes    row-major
 //   step        header, positions, merges                            see common/step.wgsl
-//   partials    [num_partials, num_q_heads, V_HEAD_DIM + 2]    f32   acc[V_HEAD_DIM], max_score (log2), sum_exp
+//   partials    [num_partials, num_q_heads, PARTIAL_VEC4S]     vec4  see common/partials.wgsl
 //   out         [num_queries, num_q_heads, V_HEAD_DIM]         f32, or f16 in pairs
 //   lse         [num_queries, num_q_heads]                     u32   bits of f32, natural logarithm; if WRITE_LSE
 //   head_terms  [num_q_heads]                                  vec4  the sink, times log2(e), if used
@@ -19,8 +19,8 @@ struct MergeParams {
 }
 
 @group(1) @binding(0) var<uniform> params: MergeParams;
-@group(1) @binding(1) var<storage, read> partials: array<f32>;
-@group(1) @binding(2) var<storage, read_write> out: array<IoWord>;
+@group(1) @binding(1) var<storage, read> partials: array<vec4<f32>>;
+@group(1) @binding(2) var<storage, read_write> out: array<OutUnit>;
 @group(1) @binding(3) var<storage, read_write> lse: array<u32>;
 @group(1) @binding(4) var<uniform> head_terms: array<vec4<f32>, HEAD_TERMS>;
 
@@ -28,11 +28,12 @@ struct MergeParams {
 fn partial_at(merge: Merge, split: u32, head: u32) -> u32 {
     var partial = merge.own_partial + (split - merge.shared_splits) * merge.own_stride;
     if (split < merge.shared_splits) { partial = merge.shared_partial + split * merge.shared_stride; }
-    return (partial * params.num_q_heads + head) * (V_HEAD_DIM + 2u);
+    return partial_base(partial, params.num_q_heads, head);
 }
 
 fn partial_state(partial: u32) -> SoftmaxState {
-    return SoftmaxState(partials[partial + V_HEAD_DIM], partials[partial + V_HEAD_DIM + 1u]);
+    let state = partials[partial + PARTIAL_VEC4S - 1u];
+    return SoftmaxState(state.x, state.y);
 }
 
 @compute @workgroup_size(MERGE_LANES)
@@ -65,15 +66,14 @@ fn main(
 
     // write
     let q_row = merge.query * params.num_q_heads + head;
-    for (var d = lane * IO_PER_WORD; d < V_HEAD_DIM; d += MERGE_LANES * IO_PER_WORD) {
-        var acc = vec2<f32>(0.0);
+    for (var i = lane; i < PARTIAL_VEC4S - 1u; i += MERGE_LANES) {
+        var acc = vec4<f32>(0.0);
         for (var split = first; split < last; split++) {
             let partial = partial_at(merge, split, head);
             let weight = softmax_shrink(partial_state(partial), state.max_score);
-            acc += weight * vec2<f32>(partials[partial + d], partials[partial + d + IO_PER_WORD - 1u]);
+            acc += weight * partials[partial + i];
         }
-        acc *= result.factor;
-        out[(q_row * V_HEAD_DIM + d) / IO_PER_WORD] = io_word(acc.x, acc.y);
+        write_output(q_row * V_HEAD_DIM, 4u * i, acc * result.factor);
     }
     if (WRITE_LSE && lane == 0u) { lse[q_row] = result.lse_bits; }
 }

@@ -9,16 +9,16 @@
 //   q           [num_queries, num_q_heads, HEAD_DIM]                          f32, or f16 in pairs
 //   out         [num_queries, num_q_heads, V_HEAD_DIM]                        alike
 //   lse         [num_queries, num_q_heads]                              u32   bits of f32, natural logarithm; if WRITE_LSE
-//   partials    [num_partials, num_q_heads, V_HEAD_DIM + 2]             f32   acc[V_HEAD_DIM], max_score (log2), sum_exp
+//   partials    [num_partials, num_q_heads, PARTIAL_VEC4S]              vec4  see common/partials.wgsl
 //   head_terms  [num_q_heads]                                           vec4  ALiBi slope and sink, times log2(e), if used
 // Twin      src/reference.rs
 // Source    PagedAttention (Kwon et al. 2023); online softmax (Milakov & Gimelshein 2018); Flash-Decoding (Dao et al. 2023);
 //           ALiBi (Press et al. 2022); attention sinks (Xiao et al. 2024)
 // const     the numbers and flags of src/gpu/kernel/attention_shape.rs, prepended by the host
 //
-// A query row (`r`) is one query head of one query; Q_ROWS of them share every K and V that is loaded. To score, a lane
-// takes one key and reads its whole row; to add up values, the lanes lie across a row of V. What all lanes need (queries,
-// weights, places) goes round through common/lanes_*.wgsl. The host expands the loops marked `unroll`, because some drivers
+// A query row (`r`) is one query head of one query; Q_ROWS of them share every K and V that is loaded. A lane ends up with
+// the scores of one key (common/score_*.wgsl); to add up values, the lanes lie across a row of V. What all lanes need
+// (queries, weights, places) goes round through common/queries_*.wgsl and common/lanes_*.wgsl. The host expands the loops marked `unroll`, because some drivers
 // keep an array in registers only if every index is a constant. Key tiles begin at multiples of KEY_TILE and a masked key
 // changes no bit, so what a query row sums up, and in which order, depends on its own keys alone.
 //
@@ -36,13 +36,10 @@ struct AttentionParams {
 }
 
 @group(0) @binding(1) var<storage, read> tables: array<u32>;
-@group(1) @binding(0) var<storage, read> k_pool: array<vec4<u32>>;
-@group(1) @binding(1) var<storage, read> v_pool: array<vec4<u32>>;
 @group(2) @binding(0) var<uniform> params: AttentionParams;
-@group(2) @binding(1) var<storage, read> q: array<IoWord>;
-@group(2) @binding(2) var<storage, read_write> out: array<IoWord>;
+@group(2) @binding(2) var<storage, read_write> out: array<OutUnit>;
 @group(2) @binding(3) var<storage, read_write> lse: array<u32>;
-@group(2) @binding(4) var<storage, read_write> partials: array<f32>;
+@group(2) @binding(4) var<storage, read_write> partials: array<vec4<f32>>;
 @group(2) @binding(5) var<uniform> head_terms: array<vec4<f32>, HEAD_TERMS>;
 
 // What a workgroup serves: one split of a query tile's keys, for a tile of the query heads of one KV head.
@@ -73,23 +70,6 @@ fn tile_query(header: StepHeader, tile: QueryTile, t: u32) -> u32 {
     return step[header.members_base + tile.first_member + min(t, tile.num_members - 1u)];
 }
 
-// Element e of a query head, scaled; 0 past HEAD_DIM and past the last head.
-fn query_element(query: u32, head: u32, e: u32) -> f32 {
-    if (e >= HEAD_DIM || head >= params.num_q_heads) { return 0.0; }
-    let at = (query * params.num_q_heads + head) * HEAD_DIM + e;
-    return io_element(q[at / IO_PER_WORD], at) * params.query_factor;
-}
-
-// vec4 i of a query head.
-fn query_vec4(query: u32, head: u32, i: u32) -> vec4<f32> {
-    return vec4<f32>(
-        query_element(query, head, 4u * i),
-        query_element(query, head, 4u * i + 1u),
-        query_element(query, head, 4u * i + 2u),
-        query_element(query, head, 4u * i + 3u),
-    );
-}
-
 fn slope(head: u32) -> f32 {
     return select(0.0, head_terms[min(head, HEAD_TERMS - 1u)].x, ALIBI);
 }
@@ -107,13 +87,13 @@ fn key_block(tile: QueryTile, position: u32) -> u32 {
 
 // The factor of a stored row's unit; a format without scales has none.
 fn k_scale(kv_row: u32, u: u32) -> f32 {
-    if (SCALE_PER_UNIT) { return bitcast<f32>(k_pool[kv_row * K_ROW_UNITS + K_UNITS + u / 4u][u % 4u]); }
-    return bitcast<f32>(k_pool[kv_row * K_ROW_UNITS + K_UNITS].x);
+    if (SCALE_PER_UNIT) { return bitcast<f32>(k_word(kv_row * K_ROW_UNITS + K_UNITS + u / 4u, u % 4u)); }
+    return bitcast<f32>(k_word(kv_row * K_ROW_UNITS + K_UNITS, 0u));
 }
 
 fn v_scale(kv_row: u32, u: u32) -> f32 {
-    if (SCALE_PER_UNIT) { return bitcast<f32>(v_pool[kv_row * V_ROW_UNITS + V_UNITS + u / 4u][u % 4u]); }
-    return bitcast<f32>(v_pool[kv_row * V_ROW_UNITS + V_UNITS].x);
+    if (SCALE_PER_UNIT) { return bitcast<f32>(v_word(kv_row * V_ROW_UNITS + V_UNITS + u / 4u, u % 4u)); }
+    return bitcast<f32>(v_word(kv_row * V_ROW_UNITS + V_UNITS, 0u));
 }
 
 // One unit of V as numbers, less the row's own scale.
@@ -149,7 +129,7 @@ fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: W
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
         set_query(r, tile_query(header, tile, r / GROUP_TILE), work.first_head + r % GROUP_TILE, lane);
     }
-    exchange();
+    queries_ready();
 }
 
 // Pass 0 serves all queries of a tile, pass i only query i - 1.
@@ -176,41 +156,6 @@ fn locate_keys(kv_row: ptr<function, array<u32, KEYS_PER_LANE>>, work: Work, ser
         if (!TILE_IN_BLOCK) { block = key_block(work.tile, key); }
         (*kv_row)[k] = row_in_block(block, params.num_kv_heads, work.kv_head, key % BLOCK_SIZE);
         set_kv_row(k, lane, (*kv_row)[k]);
-    }
-}
-
-// Scores the lane's keys against all query rows: a batch of units at a time, whose loads are in flight together. In a group
-// of units the query parts lie in one register of each lane.
-fn score_keys(score: ptr<function, array<f32, SCORES>>, kv_row: ptr<function, array<u32, KEYS_PER_LANE>>) {
-    for (var i = 0u; i < SCORES; i++) { // unroll
-        (*score)[i] = 0.0;
-    }
-    for (var g = 0u; g < K_GROUPS; g++) { // unroll
-        for (var first = g * K_GROUP; first < min(g * K_GROUP + K_GROUP, K_UNITS); first += K_BATCH) { // once if K_GROUP == K_BATCH
-            var unit: array<vec4<u32>, K_BATCH * KEYS_PER_LANE>;
-            for (var b = 0u; b < K_BATCH; b++) { // unroll
-                for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                    unit[b * KEYS_PER_LANE + k] = k_pool[(*kv_row)[k] * K_ROW_UNITS + first + b];
-                }
-            }
-            for (var b = 0u; b < K_BATCH; b++) { // unroll
-                for (var p = 0u; p < PARTS; p++) { // unroll
-                    let i = (first + b) * PARTS + p;
-                    let reg = ((g * K_GROUP + b) * PARTS + p) / LANES;
-                    var part: array<vec4<f32>, KEYS_PER_LANE>;
-                    for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                        part[k] = kv_load(unit[b * KEYS_PER_LANE + k], p);
-                        if (SCALE_PER_UNIT) { part[k] *= k_scale((*kv_row)[k], first + b); }
-                    }
-                    for (var r = 0u; r < Q_ROWS; r++) { // unroll
-                        let query = get_query(r, reg, i);
-                        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                            (*score)[k * Q_ROWS + r] += dot(query, part[k]);
-                        }
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -298,15 +243,15 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
                     var unit: array<vec4<u32>, V_BATCH>;
                     var scale: array<f32, V_BATCH>;
                     for (var b = 0u; b < V_BATCH; b++) { // unroll
-                        let source = (first + b) * KEY_GROUPS + key_group(lane);
+                        let source = key_group(lane) * LANES_PER_ROW + first + b;
                         let key = at + k * LANES + source;
                         let kv_row = get_kv_row(k, source);
                         if (SCALE_PER_UNIT) { scale[b] = v_scale(kv_row, unit_idx); }
                         let is_served = key >= served.begin && key < served.end;
-                        unit[b] = select(vec4<u32>(0u), v_pool[kv_row * V_ROW_UNITS + unit_idx], is_served);
+                        unit[b] = select(vec4<u32>(0u), v_unit(kv_row * V_ROW_UNITS + unit_idx), is_served);
                     }
                     for (var b = 0u; b < V_BATCH; b++) { // unroll
-                        let source = (first + b) * KEY_GROUPS + key_group(lane);
+                        let source = key_group(lane) * LANES_PER_ROW + first + b;
                         for (var p = 0u; p < PARTS; p++) { // unroll
                             let value = v_part(unit[b], p, scale[b]);
                             let column = s * PARTS + p;
@@ -322,22 +267,7 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
     exchange();
 }
 
-// Elements d .. d + 4 of an output that begins at `base`.
-fn write_output(base: u32, d: u32, value: vec4<f32>) {
-    for (var w = 0u; w < IO_WORDS; w++) { // unroll
-        let e = w * IO_PER_WORD;
-        if (d + e < V_HEAD_DIM) { out[(base + d + e) / IO_PER_WORD] = io_word(value[e], value[e + IO_PER_WORD - 1u]); }
-    }
-}
-
-// The same of a partial.
-fn write_partial(base: u32, d: u32, value: vec4<f32>) {
-    for (var e = 0u; e < 4u; e++) { // unroll
-        if (d + e < V_HEAD_DIM) { partials[base + d + e] = value[e]; }
-    }
-}
-
-// Where a query row's values go: elements from `base` on, of `out` if direct and else of `partials`.
+// Where a query row's values go: elements from `base` on of `out` if direct, and else vec4s of `partials`.
 struct Target {
     writes: bool,
     direct: bool,
@@ -351,7 +281,7 @@ fn write_vec4(row_target: Target, i: u32, acc: vec4<f32>, lane: u32) -> bool {
     if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
     let d = (((i / PARTS) * LANES_PER_ROW + lane % LANES_PER_ROW) * PARTS + i % PARTS) * 4u;
     if (row_target.writes && row_target.direct) { write_output(row_target.base, d, value * row_target.factor); }
-    if (row_target.writes && !row_target.direct) { write_partial(row_target.base, d, value); }
+    if (row_target.writes && !row_target.direct && d < V_HEAD_DIM) { partials[row_target.base + d / 4u] = value; }
     return is_finite(value);
 }
 
@@ -381,15 +311,14 @@ fn write_results(
         let writes = is_served && (direct || sees_key) && key_group(lane) == 0u;
         let result = softmax_finish((*state)[r], sink(head));
         let q_row = tile_query(header, tile, t) * params.num_q_heads + head;
-        let partial_base = ((first_partial + t) * params.num_q_heads + head) * (V_HEAD_DIM + 2u);
-        let row_target = Target(writes, direct, select(partial_base, q_row * V_HEAD_DIM, direct), result.factor);
+        let partial = partial_base(first_partial + t, params.num_q_heads, head);
+        let row_target = Target(writes, direct, select(partial, q_row * V_HEAD_DIM, direct), result.factor);
         for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
             finite = write_vec4(row_target, i, (*acc)[r * OUT_VEC4S + i], lane) && finite;
         }
         if (writes && lane % LANES_PER_ROW == 0u) {
             if (!direct) {
-                partials[partial_base + V_HEAD_DIM] = (*state)[r].max_score;
-                partials[partial_base + V_HEAD_DIM + 1u] = (*state)[r].sum_exp;
+                partials[partial + PARTIAL_VEC4S - 1u] = vec4<f32>((*state)[r].max_score, (*state)[r].sum_exp, 0.0, 0.0);
             } else if (WRITE_LSE) {
                 lse[q_row] = result.lse_bits;
             }
@@ -415,7 +344,7 @@ fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, lane: u3
             var kv_row: array<u32, KEYS_PER_LANE>;
             var score: array<f32, SCORES>;
             locate_keys(&kv_row, work, served, at, lane);
-            score_keys(&score, &kv_row);
+            score_keys(&score, &kv_row, lane);
             update_softmax(&state, &acc, &score, &kv_row, queries, work.first_head, at, lane);
             share_weights(&score, &kv_row, queries, at, lane);
             add_values(&acc, served, at, lane);

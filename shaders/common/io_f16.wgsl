@@ -18,3 +18,13 @@ fn io_bits(word: u32, idx: u32) -> u32 {
 fn io_word(first: f32, last: f32) -> IoWord {
     return kv_code(bitcast<u32>(first), 0u) | (kv_code(bitcast<u32>(last), 0u) << 16u);
 }
+
+alias IoVec4 = vec2<u32>;
+
+fn io_read_vec4(stored: IoVec4) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(stored.x), unpack2x16float(stored.y));
+}
+
+fn io_store_vec4(value: vec4<f32>) -> IoVec4 {
+    return IoVec4(io_word(value.x, value.y), io_word(value.z, value.w));
+}

@@ -16,3 +16,13 @@ fn io_bits(word: u32, idx: u32) -> u32 {
 fn io_word(first: f32, last: f32) -> IoWord {
     return first;
 }
+
+alias IoVec4 = vec4<f32>;
+
+fn io_read_vec4(stored: IoVec4) -> vec4<f32> {
+    return stored;
+}
+
+fn io_store_vec4(value: vec4<f32>) -> IoVec4 {
+    return value;
+}

@@ -1,23 +1,10 @@
 // lanes_subgroup.wgsl — what the lanes of a workgroup hand to each other, through subgroup operations.
 // The workgroup is exactly one subgroup of LANES lanes: everything stays in registers and nothing needs a barrier.
 // Same functions as lanes_workgroup.wgsl, called by all lanes together.
-// Needs     query_vec4(query, head, i) from the kernel, SoftmaxState from softmax.wgsl
+// Needs     SoftmaxState from softmax.wgsl
 
-// vec4 i of a query row lives in lane i % LANES: what all lanes need is held once and handed round.
-var<private> query_rows: array<vec4<f32>, Q_ROWS * QUERY_REGS>;
 var<private> weights: array<f32, SCORES>;
 var<private> kv_rows: array<u32, KEYS_PER_LANE>;
-
-fn set_query(r: u32, query: u32, head: u32, lane: u32) {
-    for (var i = 0u; i < QUERY_REGS; i++) { // unroll
-        query_rows[r * QUERY_REGS + i] = query_vec4(query, head, i * LANES + lane);
-    }
-}
-
-// `reg` is i / LANES, as a constant.
-fn get_query(r: u32, reg: u32, i: u32) -> vec4<f32> {
-    return subgroupShuffle(query_rows[r * QUERY_REGS + reg], i % LANES);
-}
 
 // Each lane shares what it found for its key k: the row of K and V and, per query row, the weight.
 fn set_kv_row(k: u32, lane: u32, kv_row: u32) {

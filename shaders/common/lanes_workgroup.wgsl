@@ -1,24 +1,13 @@
 // lanes_workgroup.wgsl — what the lanes of a workgroup hand to each other, through workgroup memory.
 // For devices without subgroups, or where the size of a subgroup is not known beforehand.
 // Same functions as lanes_subgroup.wgsl, called by all lanes together.
-// Needs     query_vec4(query, head, i) from the kernel, SoftmaxState from softmax.wgsl
+// Needs     SoftmaxState from softmax.wgsl
 
-var<workgroup> query_rows: array<vec4<f32>, Q_ROWS * QUERY_VEC4S>;
 var<workgroup> weights: array<f32, LANES * SCORES>;
 var<workgroup> kv_rows: array<u32, LANES * KEYS_PER_LANE>;
 var<workgroup> scalars: array<f32, Q_ROWS * LANES>;
 var<workgroup> vectors: array<vec4<f32>, LANES>;
 var<workgroup> any_flag: u32;
-
-fn set_query(r: u32, query: u32, head: u32, lane: u32) {
-    for (var i = lane; i < QUERY_VEC4S; i += LANES) {
-        query_rows[r * QUERY_VEC4S + i] = query_vec4(query, head, i);
-    }
-}
-
-fn get_query(r: u32, reg: u32, i: u32) -> vec4<f32> {
-    return query_rows[r * QUERY_VEC4S + i];
-}
 
 // Each lane shares what it found for its key k: the row of K and V and, per query row, the weight.
 fn set_kv_row(k: u32, lane: u32, kv_row: u32) {

@@ -1,7 +1,7 @@
 //! The form of the attention kernel on the GPUs of each maker, as their compilers take it: docs/GPU-COMPILERS.md.
 
 use crate::gpu::kernel::attention_shape::AttentionForm;
-use crate::gpu::kernel::shape::LaneComm;
+use crate::gpu::kernel::shape::{LaneComm, Scoring};
 
 const AMD: u32 = 0x1002;
 const APPLE: u32 = 0x106b;
@@ -15,10 +15,12 @@ const SOFTWARE: [&str; 4] = ["llvmpipe", "lavapipe", "swiftshader", "microsoft b
 /// What runs everywhere: the lanes meet in workgroup memory.
 pub(super) const WITHOUT_SUBGROUPS: AttentionForm = AttentionForm {
     lane_comm: LaneComm::Workgroup { lanes: 64 },
+    scoring: Scoring::KeyLanes,
     tile_rows: 4,
     unrolled: false,
     loads: 1,
     whole: false,
+    wide_loads: false,
 };
 
 /// The form for an adapter, whose device has these features.
@@ -27,6 +29,9 @@ pub(super) const WITHOUT_SUBGROUPS: AttentionForm = AttentionForm {
 /// were written out before. Only NVIDIA's and lavapipe's leave a loop over registers as it is, and then keep in memory what
 /// it indexes. More loads in flight cost registers too: as many as leave room for the waves that hide the rest of a
 /// load's latency.
+///
+/// Lanes across a row of K load whole lines of memory and take few shuffles, but hold more sums: Apple's compiler spills them,
+/// and Vega's lanes of 64 would have registers for one subgroup only.
 pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> AttentionForm {
     let software = is_software(info);
     let form = match subgroup_lanes(info, features) {
@@ -35,12 +40,16 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
     };
     match (info.vendor, form.lane_comm) {
         (_, lane_comm) if software => {
-            AttentionForm { tile_rows: 16, unrolled: matches!(lane_comm, LaneComm::Subgroup { .. }), ..form }
+            let unrolled = matches!(lane_comm, LaneComm::Subgroup { .. });
+            let wide_loads = features.contains(wgpu::Features::SHADER_INT64);
+            AttentionForm { tile_rows: 16, unrolled, wide_loads, ..form }
         }
         _ if is_apple(info) => AttentionForm { tile_rows: 4, ..form },
-        (NVIDIA, LaneComm::Subgroup { .. }) => AttentionForm { unrolled: true, loads: 2, ..form },
+        (NVIDIA, LaneComm::Subgroup { .. }) => {
+            AttentionForm { scoring: Scoring::RowLanes, unrolled: true, loads: 4, ..form }
+        }
         (NVIDIA, LaneComm::Workgroup { .. }) => AttentionForm { unrolled: true, ..form },
-        (AMD, LaneComm::Subgroup { lanes: 32 }) => AttentionForm { loads: 4, ..form },
+        (AMD, LaneComm::Subgroup { lanes: 32 }) => AttentionForm { scoring: Scoring::RowLanes, loads: 8, ..form },
         _ => form,
     }
 }
@@ -104,7 +113,7 @@ mod tests {
         (info.subgroup_min_size, info.subgroup_max_size) = sizes;
         let form = maker_form(&info, Features::SUBGROUP);
         let loops = if form.unrolled { "unrolled" } else { "loops" };
-        format!("{} {loops}, {} rows, {} loads", form.lane_comm, form.tile_rows, form.loads)
+        format!("{form} {loops}, {} rows, {} loads", form.tile_rows, form.loads)
     }
 
     #[test]
@@ -123,16 +132,30 @@ mod tests {
     fn every_maker_gets_the_form_that_its_compiler_takes() {
         use DeviceType::{Cpu, DiscreteGpu, IntegratedGpu};
         for (vendor, name, device_type, backend, sizes, expected) in [
-            (NVIDIA, "NVIDIA H200", DiscreteGpu, Backend::Vulkan, (32, 32), "subgroup32 unrolled, 8 rows, 2 loads"),
+            (
+                NVIDIA,
+                "NVIDIA H200",
+                DiscreteGpu,
+                Backend::Vulkan,
+                (32, 32),
+                "subgroup32 row-lanes unrolled, 8 rows, 4 loads",
+            ),
             (
                 AMD,
                 "AMD Radeon RX 7900 XTX",
                 DiscreteGpu,
                 Backend::Vulkan,
                 (32, 64),
-                "subgroup32 loops, 8 rows, 4 loads",
+                "subgroup32 row-lanes loops, 8 rows, 8 loads",
             ),
-            (AMD, "AMD Radeon RX 6800", DiscreteGpu, Backend::Dx12, (32, 64), "subgroup32 loops, 8 rows, 4 loads"),
+            (
+                AMD,
+                "AMD Radeon RX 6800",
+                DiscreteGpu,
+                Backend::Dx12,
+                (32, 64),
+                "subgroup32 row-lanes loops, 8 rows, 8 loads",
+            ),
             (AMD, "AMD Radeon Vega", DiscreteGpu, Backend::Vulkan, (64, 64), "subgroup64 loops, 8 rows, 1 loads"),
             (AMD, "AMD Radeon Pro 5500M", DiscreteGpu, Backend::Metal, (4, 64), "workgroup64 loops, 4 rows, 1 loads"),
             (

@@ -23,7 +23,7 @@ mod value;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
-pub use kernel::shape::LaneComm;
+pub use kernel::shape::{LaneComm, Scoring};
 pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;

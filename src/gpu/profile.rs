@@ -4,7 +4,7 @@ use super::compat;
 use super::error::SpecError;
 use super::makers::{WITHOUT_SUBGROUPS, is_software, maker_form, max_loop_rounds, smallest_subgroup};
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
-use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
 
 /// Beyond, the kernels' positions could wrap.
@@ -16,12 +16,17 @@ const MAX_SPLIT_TOKENS: u32 = 1 << 30;
 pub struct DeviceProfile {
     /// How the lanes of a decode workgroup hand values to each other.
     pub lane_comm: LaneComm,
+    /// How they score keys.
+    pub scoring: Scoring,
     /// Whether the attention kernel's loops over values in registers are written out, for compilers that would keep the
     /// values in memory otherwise.
     pub unrolled: bool,
     /// 16-byte loads of K, and of V, that the attention kernel keeps in flight: from 1 to 16. Each takes registers, so that
     /// fewer workgroups fit.
     pub loads: u32,
+    /// Whether K and V are loaded in words of 64 bits, for drivers that pay for each word; the device must have
+    /// [`wgpu::Features::SHADER_INT64`].
+    pub wide_loads: bool,
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
     pub split_tokens: u32,
@@ -67,8 +72,10 @@ impl DeviceProfile {
         let one_by_one = software && !form.unrolled;
         Self {
             lane_comm: form.lane_comm,
+            scoring: form.scoring,
             unrolled: form.unrolled,
             loads: form.loads,
+            wide_loads: form.wide_loads,
             tile_rows: form.tile_rows,
             tile_tokens: if one_by_one {
                 1
@@ -130,6 +137,15 @@ impl DeviceProfile {
                 return Err(SpecError::new(option, format!("is {value} in the profile; it must be {rule}")));
             }
         }
+        if self.wide_loads && !device.features().contains(wgpu::Features::SHADER_INT64) {
+            return Err(SpecError::new("wide_loads", "is true in the profile; the device lacks SHADER_INT64"));
+        }
+        if self.scoring == Scoring::RowLanes && matches!(self.lane_comm, LaneComm::Workgroup { .. }) {
+            return Err(SpecError::new(
+                "scoring",
+                "is row-lanes in the profile; lanes that meet in workgroup memory cannot",
+            ));
+        }
         let most = smallest_subgroup(&compat::adapter_info(device), device.features()).unwrap_or(0);
         if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes > most {
             let rule = format!("this device's subgroups are sure to have {most} lanes");
@@ -154,10 +170,12 @@ impl DeviceProfile {
     pub(crate) fn attention_form(&self) -> AttentionForm {
         AttentionForm {
             lane_comm: self.lane_comm,
+            scoring: self.scoring,
             tile_rows: self.tile_rows,
             unrolled: self.unrolled,
             loads: self.loads,
             whole: self.max_loop_rounds != u32::MAX,
+            wide_loads: self.wide_loads,
         }
     }
 
@@ -168,9 +186,30 @@ impl DeviceProfile {
         bytes.next_power_of_two().max(4096).min(most).max(bytes)
     }
 
+    /// The form of the attention kernel, as it stands in labels and reports: `subgroup32 row-lanes`.
+    pub fn form_name(&self) -> String {
+        self.attention_form().to_string()
+    }
+
+    /// Forms that the device can run: this one, each that differs from it in one choice, and the one that needs nothing.
+    pub fn forms(&self, device: &wgpu::Device) -> Vec<Self> {
+        let with_scoring = |scoring| Self { scoring, ..self.clone() };
+        let other_loads = Self { wide_loads: !self.wide_loads, ..self.clone() };
+        let others = Scoring::ALL.map(with_scoring).into_iter().chain([other_loads, self.clone().without_subgroups()]);
+        let mut forms = vec![self.clone()];
+        for form in others {
+            // Where lanes meet in workgroup memory, the queries lie there anyway.
+            let is_same = |known: &Self| known.attention_form().text_form() == form.attention_form().text_form();
+            if form.check(device).is_ok() && !forms.iter().any(is_same) {
+                forms.push(form);
+            }
+        }
+        forms
+    }
+
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
-        AttentionForm { lane_comm: self.lane_comm, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
+        AttentionForm { lane_comm: self.lane_comm, scoring: self.scoring, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
         if self.software {
             self.unrolled = false;
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);
@@ -184,7 +223,9 @@ impl DeviceProfile {
 
 /// Features worth asking for when creating a device; all of them are optional.
 pub fn recommended_features(adapter: &wgpu::Adapter) -> wgpu::Features {
-    let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+    let mut wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+    // GPUs load 16 bytes at a time whatever their type.
+    wanted.set(wgpu::Features::SHADER_INT64, is_software(&adapter.get_info()));
     adapter.features() & wanted
 }
 

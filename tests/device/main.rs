@@ -14,6 +14,7 @@ mod driver;
 mod engine;
 mod faults;
 mod formats;
+mod forms;
 mod golden;
 mod grid;
 mod kernels;

@@ -1,7 +1,9 @@
 //! How the attention kernel divides queries, keys and the elements of a head among the lanes of a workgroup.
 
+use std::fmt;
+
 use crate::formats::KvDtype;
-use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm};
+use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm, Scoring};
 use crate::plan::MAX_TILE_TOKENS;
 
 /// Query heads of one token that a workgroup serves at most.
@@ -15,6 +17,7 @@ const WORKGROUP_BYTES: u32 = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AttentionForm {
     pub(crate) lane_comm: LaneComm,
+    pub(crate) scoring: Scoring,
     /// Query rows (tokens times heads) that a workgroup may hold in registers, for heads of 128.
     pub(crate) tile_rows: u32,
     /// Whether the marked loops are written out.
@@ -24,6 +27,29 @@ pub(crate) struct AttentionForm {
     /// Whether the loops over units of K and keys of V are written out too, for drivers that end a kernel after a number of
     /// loop rounds.
     pub(crate) whole: bool,
+    /// Whether the pool is read in words of 64 bits.
+    pub(crate) wide_loads: bool,
+}
+
+impl AttentionForm {
+    /// The same form under one name: where lanes meet in workgroup memory, the queries lie there too.
+    pub(crate) fn text_form(self) -> Self {
+        match self.lane_comm {
+            LaneComm::Workgroup { .. } => Self { scoring: Scoring::KeyLanes, ..self },
+            LaneComm::Subgroup { .. } => self,
+        }
+    }
+}
+
+impl fmt::Display for AttentionForm {
+    /// As it stands in labels and reports; what is usual is left out: `subgroup32 row-lanes`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.lane_comm)?;
+        if self.scoring != Scoring::KeyLanes {
+            write!(f, " {}", self.scoring.name())?;
+        }
+        if self.wide_loads { write!(f, " wide-loads") } else { Ok(()) }
+    }
 }
 
 /// What one workgroup serves: `rows` query rows (tokens times query heads of one KV head) against one split of keys.
@@ -39,6 +65,8 @@ pub(crate) struct AttentionShape {
     lanes: u32,
     keys_per_lane: u32,
     key_groups: u32,
+    scoring: Scoring,
+    k_lanes_per_row: u32,
     k_units: u32,
     v_units: u32,
     parts: u32,
@@ -65,7 +93,9 @@ impl AttentionShape {
             head_tiles,
             lanes,
             keys_per_lane: lane_comm.keys_per_lane(),
-            key_groups: key_groups(kv, lanes),
+            key_groups: key_groups(v_units, lanes),
+            scoring: form.scoring,
+            k_lanes_per_row: lanes / key_groups(kv.k_units(), lanes),
             k_units: kv.k_units().max(1),
             v_units,
             parts: kv.parts(),
@@ -96,32 +126,38 @@ impl AttentionShape {
     }
 
     pub(crate) fn add_to(&self, constants: &mut Constants) {
-        let (lanes_per_row, slices) = (self.lanes_per_row(), self.slices());
+        let (lanes_per_row, slices, k_steps) = (self.lanes_per_row(), self.slices(), self.k_steps());
         let query_vec4s = self.k_units * self.parts;
         for (name, value) in [
-            ("TILE_CLASS", self.class),                          // query tiles of 2^TILE_CLASS tokens
-            ("TOKENS", self.tokens()),                           // tokens of a query tile
-            ("GROUP", self.group),                               // query heads per KV head
-            ("GROUP_TILE", self.group_tile),                     // of these, served by one workgroup
-            ("HEAD_TILES", self.head_tiles),                     // workgroups that share them
-            ("Q_ROWS", self.rows()),                             // query rows of a workgroup
-            ("LANES", self.lanes),                               // invocations of a workgroup
-            ("LOG2_LANES", self.lanes.ilog2()),                  //
-            ("KEYS_PER_LANE", self.keys_per_lane),               // keys that a lane scores at a time
-            ("KEY_TILE", self.key_tile()),                       // keys that a workgroup scores at a time
-            ("SCORES", self.keys_per_lane * self.rows()),        // scores in a lane
-            ("QUERY_VEC4S", query_vec4s),                        // vec4<f32> of a query row
-            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)),    // of these, in one lane
-            ("KEY_GROUPS", self.key_groups),                     // groups of lanes that add up different keys of V
-            ("LANES_PER_ROW", lanes_per_row),                    // lanes across one row of V
-            ("V_GROUP", self.v_group()),                         // keys that a key group adds up in one loop
-            ("V_GROUPS", lanes_per_row / self.v_group()),        // of these loops, for all LANES keys
-            ("V_BATCH", self.v_batch()),                         // of these, at a time
-            ("K_GROUP", self.k_group()),                         // units of K whose query parts share a register
-            ("K_GROUPS", self.k_units.div_ceil(self.k_group())), //
-            ("K_BATCH", self.k_batch()),                         // units of K that a lane loads at a time
-            ("SLICES", slices),                                  // units of a row of V per lane
-            ("OUT_VEC4S", slices * self.parts),                  // vec4<f32> of the output per lane and row
+            ("TILE_CLASS", self.class),                               // query tiles of 2^TILE_CLASS tokens
+            ("TOKENS", self.tokens()),                                // tokens of a query tile
+            ("GROUP", self.group),                                    // query heads per KV head
+            ("GROUP_TILE", self.group_tile),                          // of these, served by one workgroup
+            ("HEAD_TILES", self.head_tiles),                          // workgroups that share them
+            ("Q_ROWS", self.rows()),                                  // query rows of a workgroup
+            ("LANES", self.lanes),                                    // invocations of a workgroup
+            ("LOG2_LANES", self.lanes.ilog2()),                       //
+            ("KEYS_PER_LANE", self.keys_per_lane),                    // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()),                            // keys that a workgroup scores at a time
+            ("SCORES", self.keys_per_lane * self.rows()),             // scores in a lane
+            ("QUERY_VEC4S", query_vec4s),                             // vec4<f32> of a query row
+            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)),         // of these, in one lane
+            ("KEY_GROUPS", self.key_groups),                          // groups of lanes that add up different keys of V
+            ("LANES_PER_ROW", lanes_per_row),                         // lanes across one row of V
+            ("V_GROUP", self.v_group()),                              // keys that a key group adds up in one loop
+            ("V_GROUPS", lanes_per_row / self.v_group()),             // of these loops, for all LANES keys
+            ("V_BATCH", self.v_batch()),                              // of these, at a time
+            ("K_GROUP", self.k_group()),                              // units of K whose query parts share a register
+            ("K_GROUPS", self.k_units.div_ceil(self.k_group())),      //
+            ("K_BATCH", self.k_batch()),                              // units of K that a lane loads at a time
+            ("K_LANES_PER_ROW", self.k_lanes_per_row),                // lanes across one row of K, if they lie so
+            ("K_SLICES", self.k_slices()),                            // units of a row of K per lane
+            ("K_STEPS", k_steps),                                     // keys that such lanes sum up at a time
+            ("LOG2_K_STEPS", k_steps.ilog2()),                        //
+            ("HALF_SUMS", k_steps / 2 * self.rows()),                 // sums that a lane gives away first
+            ("SPARE_BITS", (self.k_lanes_per_row / k_steps).ilog2()), // of a lane's number, once each has one key
+            ("SLICES", slices),                                       // units of a row of V per lane
+            ("OUT_VEC4S", slices * self.parts),                       // vec4<f32> of the output per lane and row
         ] {
             constants.set(name, value);
         }
@@ -148,6 +184,15 @@ impl AttentionShape {
         (1..=self.loads).rev().find(divides).unwrap_or(1)
     }
 
+    fn k_slices(&self) -> u32 {
+        self.k_units.div_ceil(self.k_lanes_per_row)
+    }
+
+    /// A power of two, so that halves remain whole.
+    fn k_steps(&self) -> u32 {
+        if self.whole { self.k_lanes_per_row } else { self.k_lanes_per_row.min(1 << self.loads.ilog2()) }
+    }
+
     fn v_batch(&self) -> u32 {
         self.lanes_per_row().min(1 << self.loads.ilog2())
     }
@@ -163,14 +208,20 @@ impl AttentionShape {
         let k_batches = wide((self.k_units / self.k_batch()) + self.k_units.div_ceil(self.k_group()));
         let v_batches = slices * keys_per_lane * (wide(self.lanes_per_row() / self.v_batch()) + 1);
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
+        let shared = if self.shared_queries() { rows * (2 + wide(self.k_units) * parts / wide(self.lanes)) } else { 0 };
         // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
         let (per_tile, once) = if self.unrolled {
-            let loads = if self.whole { 0 } else { k_batches + v_batches };
-            (1 + loads, wide(self.key_groups) * outputs + 8)
+            let k_loads = if self.scoring == Scoring::RowLanes { self.row_rounds(0) } else { k_batches };
+            let loads = if self.whole { 0 } else { k_loads + v_batches };
+            (1 + loads, wide(self.key_groups) * outputs + shared + 8)
         } else {
             let k_batch = wide(self.k_batch());
-            let score = k_batches
-                * (3 + k_batch * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane))));
+            let score = if self.scoring == Scoring::RowLanes {
+                self.row_rounds(rows)
+            } else {
+                k_batches
+                    * (3 + k_batch * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane))))
+            };
             let softmax = rows * (8 + 6 * keys_per_lane) + 6 * keys_per_lane + outputs + reductions;
             let add = v_batches * (2 + wide(self.v_batch()) * (4 + parts * (2 + rows)));
             let once =
@@ -181,32 +232,55 @@ impl AttentionShape {
         let passes = if self.class == 0 { 1 } else { 1 + wide(self.tokens()) };
         passes * (tiles * per_tile + once) + wide(num_tiles.max(1).ilog2()) + wide(self.tokens()) + 4
     }
+
+    /// Whether the queries lie in workgroup memory, from where a loop that is not marked fetches them.
+    fn shared_queries(&self) -> bool {
+        self.scoring == Scoring::SharedQueries
+    }
+
+    /// Loop rounds of scoring a key tile with the lanes across a row of K, for `rows` query rows in loops; 0 if only the loop
+    /// over batches is left.
+    fn row_rounds(&self, rows: u64) -> u64 {
+        let wide = u64::from;
+        let (steps, slices, parts) = (wide(self.k_steps()), wide(self.k_slices()), wide(self.parts));
+        let batches = wide(self.keys_per_lane) * (2 + wide(self.k_lanes_per_row) / steps);
+        if rows == 0 {
+            return batches;
+        }
+        let sums = steps * (4 + rows + slices * (3 + parts * (2 + rows)));
+        // A level's exchanges are half of those before; what is left over goes through all rows.
+        let halves = rows * steps + 2 * wide(self.lanes.ilog2()) * (2 + rows);
+        batches * (4 + rows + sums + halves)
+    }
 }
 
 /// Rows for which there is room, at least one: `tile_rows` in registers, less where a row takes more of them than one of
 /// f16 and the usual width, and what fits into the workgroup's memory where values go through it.
 fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
-    let AttentionForm { lane_comm, tile_rows, .. } = form;
+    let AttentionForm { lane_comm, scoring, tile_rows, .. } = form;
     let lanes = lane_comm.lanes().max(1);
     let usual = KvShape { format: KvDtype::F16, head_dim: USUAL_DIM, v_head_dim: USUAL_DIM, ..*kv };
     let in_registers = tile_rows
         .min(tile_rows.saturating_mul(USUAL_DIM) / kv.head_dim.max(1))
         .min(tile_rows.saturating_mul(out_vec4s(&usual, lanes)) / out_vec4s(kv, lanes))
         .max(1);
-    let LaneComm::Workgroup { .. } = lane_comm else { return in_registers };
+    let queries = 16 * kv.k_units() * kv.parts();
     let scores = lanes * lane_comm.keys_per_lane();
-    // Queries, weights and the numbers of a reduction are held per row; rows of keys, one vec4 a lane and a flag besides.
-    let per_row = 16 * kv.k_units() * kv.parts() + 4 * scores + 4 * lanes;
-    let besides = 4 * scores + 16 * lanes + 16;
+    let (per_row, besides) = match (lane_comm, scoring) {
+        // Queries, weights and the numbers of a reduction are held per row; rows of keys, one vec4 a lane and a flag besides.
+        (LaneComm::Workgroup { .. }, _) => (queries + 4 * scores + 4 * lanes, 4 * scores + 16 * lanes + 16),
+        (_, Scoring::SharedQueries) => (queries, 0),
+        _ => return in_registers,
+    };
     in_registers.min((WORKGROUP_BYTES.saturating_sub(besides) / per_row.max(1)).max(1))
 }
 
-/// Groups of lanes that add up different keys of V: the largest power of two, so that it divides the lanes.
-fn key_groups(kv: &KvShape, lanes: u32) -> u32 {
-    1 << (lanes / kv.v_units().max(1)).max(1).ilog2()
+/// Groups of lanes across rows of so many units: the largest power of two, so that it divides the lanes.
+fn key_groups(units: u32, lanes: u32) -> u32 {
+    1 << (lanes / units.max(1)).max(1).ilog2()
 }
 
 /// `vec4<f32>` of the output that a lane holds per row.
 fn out_vec4s(kv: &KvShape, lanes: u32) -> u32 {
-    kv.v_units().max(1).div_ceil(lanes / key_groups(kv, lanes)) * kv.parts()
+    kv.v_units().max(1).div_ceil(lanes / key_groups(kv.v_units(), lanes)) * kv.parts()
 }

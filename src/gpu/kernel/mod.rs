@@ -17,7 +17,7 @@ pub(crate) mod variant;
 use std::fmt;
 
 use crate::gpu::kernel::attention_shape::AttentionForm;
-use crate::gpu::kernel::shape::KvShape;
+use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::unroll::unroll;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ClearValue, ExternalLayout, RotaryShape};
@@ -77,12 +77,18 @@ impl Kernel {
         }
     }
 
-    /// Whether the device must offer [`wgpu::Features::SUBGROUP`].
+    /// What the device must offer.
+    pub(crate) fn features(&self) -> wgpu::Features {
+        let Self::PagedAttention { form, .. } = self else { return wgpu::Features::empty() };
+        let mut features = wgpu::Features::empty();
+        features.set(wgpu::Features::SUBGROUP, matches!(form.lane_comm, LaneComm::Subgroup { .. }));
+        features.set(wgpu::Features::SHADER_INT64, form.wide_loads);
+        features
+    }
+
+    /// Whether lanes meet in subgroup operations.
     pub(crate) fn needs_subgroups(&self) -> bool {
-        matches!(
-            self,
-            Self::PagedAttention { form: AttentionForm { lane_comm: shape::LaneComm::Subgroup { .. }, .. }, .. }
-        )
+        self.features().contains(wgpu::Features::SUBGROUP)
     }
 
     /// The whole text, as naga reads it: constants, shared parts, kernel. Browsers demand directives before it, which naga
@@ -128,7 +134,7 @@ impl fmt::Display for Kernel {
             Self::PoolExport { kv, external } => write!(f, " {kv} to {external}"),
             Self::PagedAttention { kv, paged, group, class, form, variant } => {
                 let mode = if *paged { "" } else { " contiguous" };
-                write!(f, " {kv} g{group} t{} {}{mode}{variant}", 1_u64 << (*class).min(63), form.lane_comm)
+                write!(f, " {kv} g{group} t{} {form}{mode}{variant}", 1_u64 << (*class).min(63))
             }
             Self::MergePartials { v_head_dim, variant } => write!(f, " d{v_head_dim}{variant}"),
         }

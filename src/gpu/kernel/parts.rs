@@ -1,8 +1,8 @@
 //! What the text of a kernel is made of: constants, and the files of `shaders/` in the order in which they stand.
 
 use crate::formats::KvDtype;
-use crate::gpu::kernel::attention_shape::AttentionShape;
-use crate::gpu::kernel::shape::{Constants, LaneComm};
+use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
+use crate::gpu::kernel::shape::{Constants, LaneComm, Scoring};
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::value::{ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
@@ -106,13 +106,16 @@ impl Kernel {
                     LaneComm::Subgroup { .. } => shader!("common/lanes_subgroup"),
                     LaneComm::Workgroup { .. } => shader!("common/lanes_workgroup"),
                 };
+                let pool = if form.wide_loads { shader!("common/pool_u64") } else { shader!("common/pool_u32") };
                 let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/visible")];
-                let softmax = vec![shader!("common/softmax"), load(kv.format), lanes];
-                [step, softmax, output(variant.io_format), vec![shader!("paged_attention")]].concat()
+                let softmax = vec![shader!("common/softmax"), pool, load(kv.format), lanes];
+                let q = if kv.head_dim % 4 == 0 { shader!("common/query_vec4") } else { shader!("common/query_words") };
+                let output = output(variant.io_format, kv.v_head_dim);
+                [step, softmax, output, vec![q], score(form), vec![shader!("paged_attention")]].concat()
             }
-            Self::MergePartials { variant, .. } => {
+            Self::MergePartials { v_head_dim, variant } => {
                 let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];
-                [step, output(variant.io_format), vec![shader!("merge_partials")]].concat()
+                [step, output(variant.io_format, v_head_dim), vec![shader!("merge_partials")]].concat()
             }
         }
     }
@@ -136,6 +139,17 @@ impl ExternalLayout {
 fn io_constants(io_format: IoFormat, constants: &mut Constants) {
     constants.set("IO_PER_WORD", io_format.per_word());
     constants.set("CODE_BITS", io_format.kv_dtype().code_bits());
+}
+
+/// How keys are scored, and where the queries lie.
+fn score(form: AttentionForm) -> Vec<&'static str> {
+    let (shuffled, shared) = (shader!("common/queries_shuffled"), shader!("common/queries_shared"));
+    let key_lanes = shader!("common/score_key_lanes");
+    match (form.scoring, form.lane_comm) {
+        (Scoring::RowLanes, _) => vec![shader!("common/score_row_lanes")],
+        (Scoring::KeyLanes, LaneComm::Subgroup { .. }) => vec![shuffled, key_lanes],
+        (Scoring::KeyLanes, LaneComm::Workgroup { .. }) | (Scoring::SharedQueries, _) => vec![shared, key_lanes],
+    }
 }
 
 /// `kv_load` of a format: a part of a data unit as numbers, before they are scaled.
@@ -171,10 +185,12 @@ fn io(format: IoFormat) -> &'static str {
     }
 }
 
-/// The same of a kernel that computes outputs.
-fn output(format: IoFormat) -> Vec<&'static str> {
+/// The same of a kernel that computes outputs, of heads so many elements wide, and partials.
+fn output(format: IoFormat, v_head_dim: u32) -> Vec<&'static str> {
+    let out = if v_head_dim % 4 == 0 { shader!("common/out_vec4") } else { shader!("common/out_words") };
+    let partials = shader!("common/partials");
     match format {
-        IoFormat::F32 => vec![io(format)],
-        IoFormat::F16 => vec![io(format), shader!("common/kv_f16_store")],
+        IoFormat::F32 => vec![io(format), out, partials],
+        IoFormat::F16 => vec![io(format), shader!("common/kv_f16_store"), out, partials],
     }
 }

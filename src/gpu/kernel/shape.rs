@@ -131,6 +131,33 @@ impl LaneComm {
     }
 }
 
+/// How the attention kernel's lanes score keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Scoring {
+    /// A lane takes a key and reads its whole row of K. The queries go from lane to lane, or lie in workgroup memory where
+    /// lanes meet there.
+    KeyLanes,
+    /// The same, with the queries in workgroup memory whatever the lanes: fewer shuffles.
+    SharedQueries,
+    /// The lanes lie across a row of K: whole lines of memory to a load, and no query is handed round. Needs subgroups.
+    RowLanes,
+}
+
+impl Scoring {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::KeyLanes, Self::SharedQueries, Self::RowLanes];
+
+    /// The name used in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KeyLanes => "key-lanes",
+            Self::SharedQueries => "shared-queries",
+            Self::RowLanes => "row-lanes",
+        }
+    }
+}
+
 impl fmt::Display for KvShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} d{}", self.format, self.head_dim)?;

@@ -32,11 +32,12 @@ pub(super) enum UnrollError {
     },
 }
 
-/// Expands the marked loops of `source` that take at most `longest` rounds; bounds are numbers or names among `constants`.
+/// Expands the marked loops of `source` that take at most `longest` rounds; bounds are numbers, names among `constants`, or
+/// one of these shifted by the counter of an outer loop: `(N >> i)`.
 ///
 /// Loops that are marked `once if A == B` are no loops where these constants are equal.
 pub(super) fn unroll(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
-    written_out(&without_single_rounds(source, constants), constants, longest)
+    written_out(&without_single_rounds(source, constants), &Scope { constants, outer: None }, longest)
 }
 
 fn without_single_rounds(source: &str, constants: &Constants) -> String {
@@ -50,14 +51,37 @@ fn without_single_rounds(source: &str, constants: &Constants) -> String {
     source.split_inclusive('\n').map(|line| single_round(line.trim_end()).unwrap_or_else(|| line.to_owned())).collect()
 }
 
-fn written_out(source: &str, constants: &Constants, longest: u32) -> Result<String, UnrollError> {
+/// What has a value where a loop stands.
+struct Scope<'a> {
+    constants: &'a Constants,
+    /// The counter of the loop around it, and its scope.
+    outer: Option<(&'a str, u32, &'a Scope<'a>)>,
+}
+
+impl Scope<'_> {
+    fn value(&self, text: &str) -> Option<u32> {
+        if let Some((number, shift)) =
+            text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')?.split_once(" >> "))
+        {
+            return self.value(number)?.checked_shr(self.value(shift)?);
+        }
+        let of_outer = || match self.outer {
+            Some((counter, value, _)) if counter == text => Some(value),
+            Some((.., outer)) => outer.value(text),
+            None => self.constants.number(text),
+        };
+        number(text).or_else(of_outer)
+    }
+}
+
+fn written_out(source: &str, scope: &Scope<'_>, longest: u32) -> Result<String, UnrollError> {
     let mut out = String::with_capacity(2 * source.len());
     let mut rest = source;
     while let Some(mark) = rest.find(MARK) {
         let line_start = rest[..mark].rfind('\n').map_or(0, |at| at + 1);
         let line_end = mark + rest[mark..].find('\n').unwrap_or(rest.len() - mark);
         let head = rest[line_start..mark].trim();
-        let range = Range::parse(head, constants)?;
+        let range = Range::parse(head, scope)?;
         if range.len() > longest {
             // The marks inside are still honoured.
             out.push_str(&rest[..line_end]);
@@ -65,12 +89,14 @@ fn written_out(source: &str, constants: &Constants, longest: u32) -> Result<Stri
             continue;
         }
         let body_len = body_len(&rest[line_end..]).ok_or_else(|| UnrollError::NoEnd { head: head.to_owned() })?;
-        let body = written_out(&rest[line_end..line_end + body_len], constants, longest)?;
         // Indented and explained in every copy, the text of a wide tile would be half spaces and comments.
-        let lines = body.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
+        let lines = rest[line_end..line_end + body_len].lines().map(str::trim_start);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
         let body: String = lines.flat_map(|line| [line, "\n "]).collect();
         out.push_str(&rest[..line_start]);
         for i in range.start..range.end {
+            let inner = Scope { constants: scope.constants, outer: Some((range.counter, i, scope)) };
+            let body = written_out(&body, &inner, longest)?;
             out.push_str(&format!("{{ const {} = {i}u;{body}}}\n", range.counter));
         }
         rest = &rest[line_end + body_len + 1..];
@@ -87,7 +113,7 @@ struct Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    fn parse(head: &'a str, constants: &Constants) -> Result<Self, UnrollError> {
+    fn parse(head: &'a str, scope: &Scope<'_>) -> Result<Self, UnrollError> {
         let wrong = || UnrollError::Head { head: head.to_owned() };
         let (init, rest) = head.strip_prefix("for (var ").and_then(|rest| rest.split_once("; ")).ok_or_else(wrong)?;
         let (counter, start) = init.split_once(" = ").ok_or_else(wrong)?;
@@ -97,9 +123,7 @@ impl<'a> Range<'a> {
             return Err(wrong());
         }
         let start = number(start).ok_or_else(wrong)?;
-        let end = number(bound)
-            .or_else(|| constants.number(bound))
-            .ok_or_else(|| UnrollError::Bound { bound: bound.to_owned() })?;
+        let end = scope.value(bound).ok_or_else(|| UnrollError::Bound { bound: bound.to_owned() })?;
         Ok(Self { counter, start, end })
     }
 
@@ -148,6 +172,15 @@ mod tests {
     fn inner_loops_are_expanded_in_every_copy() {
         let text = "for (var i = 0u; i < 3u; i++) { // unroll\nfor (var j = 1u; j < N; j++) { // unroll\nx\n}\n}";
         assert_eq!(expand(text).unwrap().matches('x').count(), 3);
+    }
+
+    #[test]
+    fn a_bound_may_be_shifted_by_the_counter_of_an_outer_loop() {
+        let text =
+            "for (var i = 0u; i < 3u; i++) { // unroll\nfor (var j = 0u; j < (4u >> i); j++) { // unroll\nx\n}\n}";
+        assert_eq!(expand(text).unwrap().matches('x').count(), 4 + 2 + 1);
+        let unknown = text.replace(">> i", ">> k");
+        assert_eq!(expand(&unknown), Err(UnrollError::Bound { bound: "(4u >> k)".to_owned() }));
     }
 
     #[test]

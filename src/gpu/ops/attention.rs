@@ -224,7 +224,8 @@ impl Attention {
 
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
     fn partials(&self, cache: &KvCache, num_partials: u32) -> Result<wgpu::Buffer, DeviceError> {
-        let partial = u64::from(cache.layout().v_head_dim()) + 2;
+        // Values, filled up to whole vec4s, and a vec4 for the softmax state: shaders/common/partials.wgsl.
+        let partial = 4 * (u64::from(cache.layout().v_head_dim()).div_ceil(4) + 1);
         let elements = u64::from(num_partials) * u64::from(self.spec.num_q_heads) * partial;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);

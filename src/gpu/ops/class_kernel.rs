@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::formats::KvDtype;
     use crate::gpu::kernel::attention_shape::AttentionForm;
-    use crate::gpu::kernel::shape::LaneComm;
+    use crate::gpu::kernel::shape::{LaneComm, Scoring};
     use crate::plan::reach::Reach;
 
     /// The grids of 8 decoding sequences of `len` tokens, for 8 KV heads.
@@ -101,15 +101,25 @@ mod tests {
         let kv = KvShape { format: KvDtype::F16, head_dim: 128, v_head_dim: 128, block_size: 16 };
         let spec = AttentionSpec::new(32).with_window(window);
         let lane_comm = LaneComm::Subgroup { lanes: 8 };
-        let form = AttentionForm { lane_comm, tile_rows: 16, unrolled: true, loads: 1, whole: false };
+        let form = AttentionForm {
+            lane_comm,
+            scoring: Scoring::KeyLanes,
+            tile_rows: 16,
+            unrolled: true,
+            loads: 1,
+            whole: false,
+            wide_loads: false,
+        };
         let variant = spec.variant();
         let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, form, variant };
         let profile = DeviceProfile {
             lane_comm,
+            scoring: Scoring::KeyLanes,
             split_tokens: 1024,
             tile_rows: 16,
             unrolled: true,
             loads: 1,
+            wide_loads: false,
             tile_tokens: 16,
             chunk_queries: 9,
             chunk_split_tokens: 16_384,

@@ -46,6 +46,9 @@ fn validate(kernel: &Kernel, module: &Module) -> ModuleInfo {
     if kernel.needs_subgroups() {
         capabilities |= Capabilities::SUBGROUP;
     }
+    if kernel.features().contains(wgpu::Features::SHADER_INT64) {
+        capabilities |= Capabilities::SHADER_INT64;
+    }
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
     validator.validate(module).unwrap_or_else(|error| panic!("{kernel}: {error:?}"))

@@ -3,12 +3,12 @@
 use crate::formats::KvDtype;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
-use crate::gpu::kernel::shape::{KvShape, LaneComm};
+use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
 /// The forms that devices use: every subgroup size, and none.
-pub(super) const FORMS: [AttentionForm; 9] = [
+pub(super) const FORMS: [AttentionForm; 13] = [
     subgroup(4),
     subgroup(8),
     subgroup(16),
@@ -17,19 +17,25 @@ pub(super) const FORMS: [AttentionForm; 9] = [
     AttentionForm { lane_comm: LaneComm::Workgroup { lanes: 32 }, tile_rows: 8, ..WORKGROUP },
     WORKGROUP,
     AttentionForm { unrolled: false, ..subgroup(32) },
-    AttentionForm { whole: true, ..subgroup(8) },
+    AttentionForm { whole: true, wide_loads: true, ..subgroup(8) },
+    AttentionForm { scoring: Scoring::RowLanes, unrolled: false, ..subgroup(32) },
+    AttentionForm { scoring: Scoring::RowLanes, ..subgroup(16) },
+    AttentionForm { scoring: Scoring::RowLanes, whole: true, ..subgroup(4) },
+    AttentionForm { scoring: Scoring::SharedQueries, unrolled: false, ..subgroup(32) },
 ];
 
 pub(super) const WORKGROUP: AttentionForm = AttentionForm {
     lane_comm: LaneComm::Workgroup { lanes: 64 },
+    scoring: Scoring::KeyLanes,
     tile_rows: 16,
     unrolled: false,
     loads: 1,
     whole: false,
+    wide_loads: false,
 };
 
 pub(super) const fn subgroup(lanes: u32) -> AttentionForm {
-    AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, tile_rows: 16, unrolled: true, loads: 4, whole: false }
+    AttentionForm { lane_comm: LaneComm::Subgroup { lanes }, unrolled: true, loads: 4, ..WORKGROUP }
 }
 
 /// The pools of other engines: every element, and both orders.

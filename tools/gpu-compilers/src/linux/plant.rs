@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
+use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm, Scoring};
 
 /// A change, as `--plant` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,9 +11,11 @@ pub enum Plant {
     TileRows(u32),
     TileTokens(u32),
     LaneComm(LaneComm),
+    Scoring(Scoring),
     /// Whether marked loops are written out.
     Unrolled(bool),
     Loads(u32),
+    WideLoads(bool),
     /// Whether naga adds a counter that ends every loop.
     BoundLoops(bool),
 }
@@ -24,8 +26,10 @@ impl Plant {
             Self::TileRows(rows) => profile.tile_rows = rows,
             Self::TileTokens(tokens) => profile.tile_tokens = tokens,
             Self::LaneComm(lane_comm) => profile.lane_comm = lane_comm,
+            Self::Scoring(scoring) => profile.scoring = scoring,
             Self::Unrolled(unrolled) => profile.unrolled = unrolled,
             Self::Loads(loads) => profile.loads = loads,
+            Self::WideLoads(wide) => profile.wide_loads = wide,
             Self::BoundLoops(bound) => *bound_loops = Some(bound),
         }
     }
@@ -37,8 +41,10 @@ impl fmt::Display for Plant {
             Self::TileRows(rows) => write!(f, "tile_rows={rows}"),
             Self::TileTokens(tokens) => write!(f, "tile_tokens={tokens}"),
             Self::LaneComm(lane_comm) => write!(f, "lane_comm={lane_comm}"),
+            Self::Scoring(scoring) => write!(f, "scoring={}", scoring.name()),
             Self::Unrolled(unrolled) => write!(f, "unrolled={unrolled}"),
             Self::Loads(loads) => write!(f, "loads={loads}"),
+            Self::WideLoads(wide) => write!(f, "wide_loads={wide}"),
             Self::BoundLoops(bound) => write!(f, "bound_loops={bound}"),
         }
     }
@@ -50,8 +56,8 @@ impl FromStr for Plant {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
-                 bound_loops=true, bound_loops=false"
+                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
+                 scoring=key-lanes, scoring=shared-queries, scoring=row-lanes, bound_loops=true, bound_loops=false"
             )
         };
         let (name, value) = text.split_once('=').ok_or_else(refuse)?;
@@ -59,6 +65,11 @@ impl FromStr for Plant {
         match name {
             "tile_rows" => Ok(Self::TileRows(number(value)?)),
             "loads" => Ok(Self::Loads(number(value)?)),
+            "scoring" => {
+                let scoring = Scoring::ALL.into_iter().find(|scoring| scoring.name() == value);
+                scoring.map(Self::Scoring).ok_or_else(refuse)
+            }
+            "wide_loads" => value.parse().map(Self::WideLoads).map_err(|_| refuse()),
             "unrolled" => value.parse().map(Self::Unrolled).map_err(|_| refuse()),
             "tile_tokens" => Ok(Self::TileTokens(number(value)?)),
             "bound_loops" => value.parse().map(Self::BoundLoops).map_err(|_| refuse()),

@@ -35,7 +35,7 @@ pub struct Target {
 
 pub fn parse(wgsl: &str) -> anyhow::Result<Parsed> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| anyhow!("{}", error.emit_to_string(wgsl)))?;
-    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP;
+    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP | Capabilities::SHADER_INT64;
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(ShaderStages::COMPUTE);
     let info = validator.validate(&module).map_err(|error| anyhow!("{}", error.emit_to_string(wgsl)))?;
@@ -95,7 +95,7 @@ impl Parsed {
 /// Those that a compute kernel could use, of what wgpu-hal allows on a device with subgroups.
 fn capabilities(target: Target) -> Vec<spv::Capability> {
     use spv::Capability as C;
-    let mut allowed = vec![C::Shader, C::Matrix, C::GroupNonUniform, C::GroupNonUniformVote];
+    let mut allowed = vec![C::Shader, C::Matrix, C::Int64, C::GroupNonUniform, C::GroupNonUniformVote];
     allowed.extend([C::GroupNonUniformArithmetic, C::GroupNonUniformBallot, C::GroupNonUniformShuffle]);
     allowed.extend([C::GroupNonUniformShuffleRelative, C::GroupNonUniformQuad]);
     if target.integer_dot_product {

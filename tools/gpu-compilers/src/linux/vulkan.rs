@@ -44,7 +44,8 @@ impl Device {
         if !hal.physical_device_capabilities().supports_extension(reports) {
             bail!("the driver does not tell what it compiled: it lacks {reports:?}");
         }
-        let features = recommended_features(adapter);
+        // Plants may ask for words of 64 bits.
+        let features = recommended_features(adapter) | adapter.features() & wgpu::Features::SHADER_INT64;
         let mut extensions = hal.required_device_extensions(features);
         let mut wanted = hal.physical_device_features(&extensions, features);
         extensions.push(reports);

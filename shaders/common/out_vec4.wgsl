@@ -1,0 +1,9 @@
+// out_vec4.wgsl — outputs whose heads are a multiple of four elements wide. Same names as out_words.wgsl.
+// Needs     out: array<OutUnit> of the kernel; io_*.wgsl
+
+alias OutUnit = IoVec4;
+
+// Elements d .. d + 4 of an output that begins at element `base`.
+fn write_output(base: u32, d: u32, value: vec4<f32>) {
+    if (d < V_HEAD_DIM) { out[(base + d) / 4u] = io_store_vec4(value); }
+}
