@@ -55,7 +55,7 @@ impl Case {
         let terms = (inputs.slopes(), inputs.sinks());
         let spec = inputs.variant.attention_spec(inputs.shape.num_q_heads, (&terms.0, &terms.1), inputs.lse);
         let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
-        let tables = shuffled_tables(inputs, &layout, mode);
+        let tables = tables_of(inputs, &layout, mode);
         let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, appender, attention, tables };
 
         let lens = inputs.lens.iter().enumerate();
@@ -156,11 +156,13 @@ fn layout(inputs: &CaseInputs, mode: Mode) -> Result<KvLayout, ConfigError> {
         .layout()
 }
 
-/// Tables of blocks from all over the pool; in the shared mode, all begin with those of the first sequence, as far as
+/// Tables of blocks from all over the pool, unless they are asked for in order; in the shared mode, all begin with those of the first sequence, as far as
 /// whole blocks of both hold nothing but the prefix.
-fn shuffled_tables(inputs: &CaseInputs, layout: &KvLayout, mode: Mode) -> Vec<Vec<u32>> {
+fn tables_of(inputs: &CaseInputs, layout: &KvLayout, mode: Mode) -> Vec<Vec<u32>> {
     let mut ids: Vec<u32> = (0..layout.num_blocks()).collect();
-    ids.shuffle(&mut rng_for(&format!("table {}", inputs.label()), inputs.seed));
+    if mode != Mode::Ordered {
+        ids.shuffle(&mut rng_for(&format!("table {}", inputs.label()), inputs.seed));
+    }
     let mut ids = ids.into_iter();
     let blocks = |&len: &u32| ids.by_ref().take(layout.blocks_for(len) as usize).collect();
     let mut tables: Vec<Vec<u32>> = inputs.lens.iter().map(blocks).collect();
@@ -185,7 +187,7 @@ mod tests {
         let inputs = CaseInputs { shared_prefix: 40, ..CaseInputs::new(shape, vec![100, 90, 20, 0], 1) };
         let common = |mode| {
             let layout = layout(&inputs, mode).unwrap();
-            let tables = shuffled_tables(&inputs, &layout, mode);
+            let tables = tables_of(&inputs, &layout, mode);
             let equal = |table: &Vec<u32>| table.iter().filter(|id| tables[0].contains(id)).count();
             let mut all = tables.concat();
             all.sort_unstable();
@@ -195,5 +197,7 @@ mod tests {
         assert_eq!(common(Mode::Shared), (vec![7, 2, 1, 0], 7 + 4 + 1));
         assert_eq!(common(Mode::Paged), (vec![7, 0, 0, 0], 7 + 6 + 2));
         assert_eq!(common(Mode::Contiguous).1, 3);
+        let ordered = tables_of(&inputs, &layout(&inputs, Mode::Ordered).unwrap(), Mode::Ordered);
+        assert_eq!(ordered.concat(), (0..7 + 6 + 2).collect::<Vec<_>>());
     }
 }

@@ -24,6 +24,13 @@ pub fn groups(seed: u64) -> Vec<Group> {
         limit: Some(limit),
     };
 
+    // One KV head: the blocks of a sequence in order are the very memory of a contiguous one.
+    let alone = CaseInputs::new(ModelShape::custom(4, 1, 128).expect("within its limits"), vec![8192; 8], seed);
+    let paging = |what: &str, inputs: &CaseInputs, mode, most| Group {
+        ops: vec![Op::Decode],
+        sides: vec![(inputs.clone(), mode), (inputs.clone(), Mode::Contiguous)],
+        comparisons: vec![ratio(what, &[0], &[1], Limit::AtMost(most))],
+    };
     let mut windowed = batch(&[8192]);
     windowed.variant.window = Some(256);
     let prefixed = CaseInputs { shared_prefix: 2048, ..batch(&[2048 + 64; 64]) };
@@ -31,6 +38,18 @@ pub fn groups(seed: u64) -> Vec<Group> {
     let lens: Vec<u32> = [32_768].into_iter().chain(short).collect();
     let ragged = CaseInputs { workload: "32768,256x63".to_owned(), ..batch(&lens) };
     vec![
+        paging(
+            "the look-up alone, decode of 8 x 8192 tokens of one KV head: over contiguous",
+            &alone,
+            Mode::Ordered,
+            1.005,
+        ),
+        paging(
+            "blocks all over the memory, decode of 8 x 1024 tokens: over contiguous",
+            &batch(&[1024; 8]),
+            Mode::Paged,
+            1.03,
+        ),
         Group {
             ops: vec![Op::Prefill],
             sides: paged(vec![batch(&[512])]),
@@ -118,7 +137,8 @@ mod tests {
             }
             let shapes = group.sides.iter().map(|(inputs, _)| &inputs.shape);
             for shape in shapes {
-                assert_eq!((shape.num_q_heads, shape.num_kv_heads, shape.head_dim), HEADS);
+                let heads = (shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
+                assert!(heads == HEADS || heads == (4, 1, 128), "{heads:?}");
             }
         }
     }

@@ -27,6 +27,9 @@ pub struct CheckArgs {
     /// Few scenarios: seconds, even on a CPU.
     #[arg(long)]
     pub quick: bool,
+    /// Also the forms of the kernels that this device could run and does not.
+    #[arg(long)]
+    pub every_form: bool,
     /// Seed of all inputs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -47,7 +50,7 @@ pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
             gpus.push(gpu);
         }
     }
-    let options = CheckOptions { quick: args.quick, seed: args.seed };
+    let options = CheckOptions { quick: args.quick, every_form: args.every_form, seed: args.seed };
     let bar = Progress::new();
     let note = if software { " (SOFTWARE ADAPTER)" } else { "" };
     let report = check::run(&gpus, &options, &|progress| match progress {

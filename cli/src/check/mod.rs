@@ -26,6 +26,8 @@ pub use scenarios::{CheckScene, scenarios};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     pub quick: bool,
+    /// Also the forms of the kernels that the device could run and does not.
+    pub every_form: bool,
     pub seed: u64,
 }
 
@@ -35,34 +37,31 @@ pub enum Progress<'a> {
     At { done: usize, label: &'a str },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Variant {
     format: KvDtype,
     paged: bool,
-    lane_comm: LaneComm,
-    /// Whether the device has no other `lane_comm`.
+    profile: DeviceProfile,
+    /// Whether the device has no form with other lanes.
     alone: bool,
 }
 
 impl Variant {
-    fn all(profile: &DeviceProfile) -> Vec<Self> {
-        let mut lane_comms = vec![profile.lane_comm];
-        // The form that needs nothing from the device is what other devices run.
-        let fallback = profile.clone().without_subgroups().lane_comm;
-        if fallback != profile.lane_comm {
-            lane_comms.push(fallback);
+    fn all(gpu: &Gpu, options: &CheckOptions) -> Vec<Self> {
+        let own = DeviceProfile::of(&gpu.device);
+        let mut forms = own.forms(&gpu.device);
+        let alone = forms.iter().all(|form| form.lane_comm == own.lane_comm);
+        if !options.every_form {
+            // The form that needs nothing from the device is what other devices run.
+            forms.retain(|form| *form == own || form.lane_comm != own.lane_comm);
         }
-        let (mut all, alone) = (Vec::new(), lane_comms.len() == 1);
-        for lane_comm in lane_comms {
-            for format in KvDtype::ALL {
-                all.extend([true, false].map(|paged| Self { format, paged, lane_comm, alone }));
-            }
-        }
-        all
+        let variant = |profile: &DeviceProfile, format, paged| Self { format, paged, profile: profile.clone(), alone };
+        let formats = |profile| KvDtype::ALL.map(|format| [true, false].map(|paged| variant(profile, format, paged)));
+        forms.iter().flat_map(formats).flatten().collect()
     }
 
     fn scenarios(&self, options: &CheckOptions) -> Vec<CheckScene> {
-        let subgroups = matches!(self.lane_comm, LaneComm::Subgroup { .. });
+        let subgroups = matches!(self.profile.lane_comm, LaneComm::Subgroup { .. });
         scenarios(options, self.format, self.paged, subgroups, self.alone)
     }
 
@@ -80,16 +79,16 @@ impl Variant {
 
     /// A software driver compiles the widest query tiles for seconds: only one format has them there, and the next seed
     /// gives them to another.
-    fn profile(&self, own: &DeviceProfile, seed: u64) -> DeviceProfile {
-        let mut profile = if self.lane_comm == own.lane_comm { own.clone() } else { own.clone().without_subgroups() };
-        if own.software && KvDtype::ALL[(seed % KvDtype::ALL.len() as u64) as usize] != self.format {
+    fn profile(&self, seed: u64) -> DeviceProfile {
+        let mut profile = self.profile.clone();
+        if profile.software && KvDtype::ALL[(seed % KvDtype::ALL.len() as u64) as usize] != self.format {
             (profile.tile_tokens, profile.tile_rows) = (profile.tile_tokens.min(4), profile.tile_rows.min(8));
         }
         profile
     }
 
     fn label(&self) -> String {
-        format!("{} {} {}", self.format, self.mode(), self.lane_comm)
+        format!("{} {} {}", self.format, self.mode(), self.profile.form_name())
     }
 }
 
@@ -101,30 +100,24 @@ struct Work {
 }
 
 impl Work {
-    fn all(profile: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
+    fn all(gpu: &Gpu, options: &CheckOptions) -> Vec<Self> {
         let work = |variant: Variant| {
             let (scenarios, faults) = (variant.scenarios(options), variant.faults());
             Self { variant, scenarios, faults }
         };
-        Variant::all(profile).into_iter().map(work).collect()
+        Variant::all(gpu, options).into_iter().map(work).collect()
     }
 
     fn len(&self) -> usize {
         self.scenarios.len() + self.faults.len()
     }
 
-    fn run(
-        &self,
-        gpu: &Gpu,
-        profile: &DeviceProfile,
-        seed: u64,
-        begin: &dyn Fn(&str),
-    ) -> (GroupReport, Vec<PlantedFault>) {
+    fn run(&self, gpu: &Gpu, seed: u64, begin: &dyn Fn(&str)) -> (GroupReport, Vec<PlantedFault>) {
         let variant = &self.variant;
         let answer = |scenario: &CheckScene, fault: Option<Fault>| {
             let planted = if fault.is_some() { ", planted fault" } else { "" };
             begin(&format!("{}: {}{planted}", variant.label(), scenario.label()));
-            judge(gpu, profile, variant, scenario, seed, fault)
+            judge(gpu, variant, scenario, seed, fault)
         };
         let planted = CheckScene::for_faults(variant.format, variant.paged);
         let plant = |&fault: &Fault| PlantedFault::new(fault, variant, &answer(&planted, Some(fault)));
@@ -143,8 +136,7 @@ impl Work {
 /// every further device serves a further core.
 pub fn run(gpus: &[Gpu], options: &CheckOptions, progress: &(dyn Fn(Progress<'_>) + Sync)) -> CheckReport {
     let start = Instant::now();
-    let profile = DeviceProfile::of(&gpus[0].device);
-    let work = Work::all(&profile, options);
+    let work = Work::all(&gpus[0], options);
     progress(Progress::Started { total: work.iter().map(Work::len).sum() });
 
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -152,7 +144,7 @@ pub fn run(gpus: &[Gpu], options: &CheckOptions, progress: &(dyn Fn(Progress<'_>
     let begin = |label: &str| progress(Progress::At { done: done.fetch_add(1, Ordering::Relaxed), label });
     let serve = |gpu: &Gpu| {
         while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < work.len()) {
-            found[number].get_or_init(|| work[number].run(gpu, &profile, options.seed, &begin));
+            found[number].get_or_init(|| work[number].run(gpu, options.seed, &begin));
         }
         Ok::<_, Infallible>(())
     };
@@ -169,15 +161,8 @@ pub fn run(gpus: &[Gpu], options: &CheckOptions, progress: &(dyn Fn(Progress<'_>
 
 type Answer = Result<f64, Verdict>;
 
-fn judge(
-    gpu: &Gpu,
-    profile: &DeviceProfile,
-    variant: &Variant,
-    scenario: &CheckScene,
-    seed: u64,
-    fault: Option<Fault>,
-) -> Answer {
-    let mut profile = variant.profile(profile, seed);
+fn judge(gpu: &Gpu, variant: &Variant, scenario: &CheckScene, seed: u64, fault: Option<Fault>) -> Answer {
+    let mut profile = variant.profile(seed);
     if let Some(split_tokens) = scenario.split_tokens {
         profile.split_tokens = split_tokens;
     }
@@ -194,10 +179,12 @@ mod tests {
     use crate::report::Adapter;
     use wgpu_paged_attention::reference::Mismatch;
 
-    const QUICK: CheckOptions = CheckOptions { quick: true, seed: 1 };
+    const QUICK: CheckOptions = CheckOptions { quick: true, every_form: false, seed: 1 };
 
     fn variant() -> Variant {
-        Variant { format: KvDtype::F16, paged: true, lane_comm: LaneComm::Workgroup { lanes: 64 }, alone: true }
+        let info = wgpu::AdapterInfo::new(wgpu::DeviceType::Other, wgpu::Backend::Noop);
+        let profile = DeviceProfile::new(&info, wgpu::Features::empty(), &wgpu::Limits::default());
+        Variant { format: KvDtype::F16, paged: true, profile, alone: true }
     }
 
     fn wrong() -> Answer {
@@ -206,7 +193,7 @@ mod tests {
 
     fn report() -> CheckReport {
         let adapter = Adapter { name: "card".into(), driver: "driver".into(), ..Adapter::default() };
-        let mut report = CheckReport::new(adapter, &CheckOptions { quick: false, seed: 1 });
+        let mut report = CheckReport::new(adapter, &CheckOptions { quick: false, every_form: false, seed: 1 });
         let variant = variant();
         let mut group = GroupReport::new(&variant);
         group.add(&scenarios(&QUICK, KvDtype::F16, true, true, true)[0], &variant, &Ok(1e-7));

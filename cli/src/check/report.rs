@@ -27,7 +27,7 @@ pub struct CheckReport {
 pub struct GroupReport {
     pub kv_dtype: String,
     pub mode: String,
-    /// How lanes hand values to each other, and how many they are.
+    /// The form of the kernel: how lanes hand values to each other, and how many they are, first.
     pub exchange: String,
     pub scenes: usize,
     pub worst_error: f64,
@@ -58,7 +58,7 @@ pub struct PlantedFault {
 
 impl CheckReport {
     pub(super) fn new(adapter: Adapter, options: &CheckOptions) -> Self {
-        let CheckOptions { quick, seed } = *options;
+        let CheckOptions { quick, seed, .. } = *options;
         Self { schema: SCHEMA, adapter, seed, quick, seconds: 0.0, groups: Vec::new(), self_test: Vec::new() }
     }
 
@@ -169,7 +169,7 @@ impl GroupReport {
         Self {
             kv_dtype: variant.format.to_string(),
             mode: variant.mode().to_owned(),
-            exchange: variant.lane_comm.to_string(),
+            exchange: variant.profile.form_name(),
             scenes: 0,
             worst_error: 0.0,
             failures: Vec::new(),

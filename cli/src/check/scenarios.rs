@@ -184,7 +184,7 @@ mod tests {
     use wgpu_paged_attention::testkit::Fault;
 
     fn all(quick: bool, seed: u64) -> Vec<CheckScene> {
-        let options = CheckOptions { quick, seed };
+        let options = CheckOptions { quick, every_form: false, seed };
         let of =
             |paged, subgroups| KvDtype::ALL.map(|format| scenarios(&options, format, paged, subgroups, false)).concat();
         [of(true, true), of(true, false), of(false, true), of(false, false)].concat()
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn labels_tell_scenes_apart() {
-        let options = CheckOptions { quick: false, seed: 1 };
+        let options = CheckOptions { quick: false, every_form: false, seed: 1 };
         let scenarios =
             |paged, alone| KvDtype::ALL.map(|format| scenarios(&options, format, paged, true, alone)).concat();
         let [own, contiguous] = [true, false].map(|paged| scenarios(paged, true));

@@ -11,6 +11,8 @@ pub enum Mode {
     Contiguous,
     /// In blocks, and sequences that begin alike have their first blocks in common.
     Shared,
+    /// In blocks that lie in memory as the sequences have them: all that is left of paging is the look-up.
+    Ordered,
 }
 
 impl Mode {
@@ -19,6 +21,7 @@ impl Mode {
             Self::Paged => "paged",
             Self::Contiguous => "contiguous",
             Self::Shared => "shared",
+            Self::Ordered => "ordered",
         }
     }
 }

@@ -113,7 +113,9 @@ pub(super) fn results(report: &Report) -> Table {
             ("model", &|result| Some(result.model.clone())),
             ("kv", &|result| {
                 Some(match result.mode {
-                    Mode::Paged | Mode::Shared => format!("{}, blocks of {}", result.kv_dtype, result.block_size),
+                    Mode::Paged | Mode::Shared | Mode::Ordered => {
+                        format!("{}, blocks of {}", result.kv_dtype, result.block_size)
+                    }
                     Mode::Contiguous => result.kv_dtype.clone(),
                 })
             }),
@@ -273,7 +275,7 @@ fn parts(result: &CaseResult) -> Parts {
         kv_dtype.clone(),
         match mode {
             Mode::Contiguous => mode.name().to_owned(),
-            Mode::Paged | Mode::Shared => format!("{} in blocks of {block_size}", mode.name()),
+            Mode::Paged | Mode::Shared | Mode::Ordered => format!("{} in blocks of {block_size}", mode.name()),
         },
         if *batch == 1 { "1 sequence".to_owned() } else { format!("{batch} sequences") },
         unless(workload == "uniform", workload.clone()),
