@@ -293,9 +293,11 @@ fn write_results(
     queries: ptr<function, TileQueries>,
     work: Work,
     served: Pass,
+    member: u32,
     lane: u32,
 ) -> bool {
     lanes_sum_exp(state, lane);
+    team_join(state, acc, member, lane);
     let header = step_header();
     let tile = work.tile;
     let first_partial = tile.first_partial + (work.split - tile.key_begin / tile.split_tokens) * tile.num_members;
@@ -308,7 +310,7 @@ fn write_results(
         let direct = tile.first_partial == NO_PARTIAL || is_only;
         // A query that sees no key of this split leaves no partial either.
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
-        let writes = is_served && (direct || sees_key) && key_group(lane) == 0u;
+        let writes = is_served && (direct || sees_key) && key_group(lane) == 0u && member == 0u;
         let result = softmax_finish((*state)[r], sink(head));
         let q_row = tile_query(header, tile, t) * params.num_q_heads + head;
         let partial = partial_base(first_partial + t, params.num_q_heads, head);
@@ -327,8 +329,9 @@ fn write_results(
     return finite;
 }
 
-// One pass: all key tiles of the split, then the results.
-fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, lane: u32) -> bool {
+// One pass: all key tiles of the split, each member of the team its own, then the results. Which tiles are a member's depends on
+// their place in the sequence alone.
+fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, member: u32, lane: u32) -> bool {
     var state: array<SoftmaxState, Q_ROWS>;
     var acc: array<vec4<f32>, Q_ROWS * OUT_VEC4S>;
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
@@ -337,9 +340,10 @@ fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, lane: u3
             acc[r * OUT_VEC4S + i] = vec4<f32>(0.0);
         }
     }
-    if (served.begin < served.end) {
+    let first = served.begin / KEY_TILE;
+    var at = (first + (member + SUBGROUPS - first % SUBGROUPS) % SUBGROUPS) * KEY_TILE;
+    if (served.begin < served.end && at < served.end) {
         // Tested at its end: Mesa's lavapipe pays for one more round of a loop that is tested at its start.
-        var at = served.begin / KEY_TILE * KEY_TILE;
         loop {
             var kv_row: array<u32, KEYS_PER_LANE>;
             var score: array<f32, SCORES>;
@@ -349,31 +353,32 @@ fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, lane: u3
             share_weights(&score, &kv_row, queries, at, lane);
             add_values(&acc, served, at, lane);
             continuing {
-                at += KEY_TILE;
+                at += SUBGROUPS * KEY_TILE;
                 break if at >= served.end;
             }
         }
     }
-    return write_results(&state, &acc, queries, work, served, lane);
+    return write_results(&state, &acc, queries, work, served, member, lane);
 }
 
 // The first pass serves all queries. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
 // where V is not finite: if a sum comes out like that, the queries are served again, one by one.
-fn attend(header: StepHeader, work: Work, lane: u32) {
+fn attend(header: StepHeader, work: Work, member: u32, lane: u32) {
     var queries: TileQueries;
     load_queries(&queries, header, work, lane);
+    var served = find_pass(&queries, work.tile.num_members, 0u);
+    // A split of which no query sees a key leaves no partial: the merge does not look for it.
+    if (served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
     var pass_idx = 0u;
     var passes = 1u;
     loop {
-        let served = find_pass(&queries, work.tile.num_members, pass_idx);
-        // A split of which no query sees a key leaves no partial: the merge does not look for it.
-        if (pass_idx == 0u && served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
-        let finite = serve(&queries, work, served, lane);
+        let finite = serve(&queries, work, served, member, lane);
         if (TOKENS > 1u && pass_idx == 0u) {
-            if (lanes_any(!finite, lane)) { passes = 1u + work.tile.num_members; }
+            if (team_any(!finite, member, lane)) { passes = 1u + work.tile.num_members; }
         }
         continuing {
             pass_idx++;
+            served = find_pass(&queries, work.tile.num_members, pass_idx);
             break if pass_idx >= passes;
         }
     }
@@ -403,13 +408,14 @@ fn first_seen_split(header: StepHeader, tile: QueryTile) -> u32 {
 // Work items number (split of a query tile, KV head, head tile), the last fastest. A window hides most splits: its items
 // number (query tile, KV head, head tile), and the workgroups in z the splits from the first that is seen. Splits of one
 // item are neighbours in the grid, so that items that see fewer splits leave no part of the device idle.
-@compute @workgroup_size(LANES)
+@compute @workgroup_size(SUBGROUPS * LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    // One subgroup has numbers of its own; see Kernel::wgsl.
+    // A subgroup has numbers of its own, and so have its lanes; see Kernel::wgsl.
     @builtin(local_invocation_index) lane: u32,
 ) {
+    let member = 0u;
     let splits = select(1u, groups.z, WINDOW);
     let linear = linear_index(group, groups);
     let item = params.first_item + linear / splits;
@@ -431,5 +437,5 @@ fn main(
     }
     let first_head = (params.first_kv_head + kv_head) * GROUP + head_tile * GROUP_TILE;
     let num_heads = min(GROUP - head_tile * GROUP_TILE, GROUP_TILE);
-    if (exists) { attend(header, Work(tile, split, kv_head, first_head, num_heads), lane); }
+    if (exists) { attend(header, Work(tile, split, kv_head, first_head, num_heads), member, lane); }
 }

@@ -21,6 +21,7 @@ pub(super) const WITHOUT_SUBGROUPS: AttentionForm = AttentionForm {
     loads: 1,
     whole: false,
     wide_loads: false,
+    subgroups: 1,
 };
 
 /// The form for an adapter, whose device has these features.
@@ -82,6 +83,11 @@ pub(super) fn smallest_subgroup(info: &wgpu::AdapterInfo, features: wgpu::Featur
         lanes => lanes,
     };
     (lanes.is_power_of_two() && (4..=64).contains(&lanes)).then_some(lanes)
+}
+
+/// Whether all subgroups of a device have the size of its smallest.
+pub(super) fn has_one_subgroup_size(info: &wgpu::AdapterInfo) -> bool {
+    is_apple(info) || info.subgroup_min_size == info.subgroup_max_size
 }
 
 /// Whether an adapter computes on a CPU. Not all of them say so in their type.

@@ -2,7 +2,9 @@
 
 use super::compat;
 use super::error::SpecError;
-use super::makers::{WITHOUT_SUBGROUPS, is_software, maker_form, max_loop_rounds, smallest_subgroup};
+use super::makers::{
+    WITHOUT_SUBGROUPS, has_one_subgroup_size, is_software, maker_form, max_loop_rounds, smallest_subgroup,
+};
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::plan::{MAX_TILE_TOKENS, Schedule};
@@ -27,6 +29,9 @@ pub struct DeviceProfile {
     /// Whether K and V are loaded in words of 64 bits, for drivers that pay for each word; the device must have
     /// [`wgpu::Features::SHADER_INT64`].
     pub wide_loads: bool,
+    /// Subgroups of a workgroup, each of which serves its own keys of a split: from 1 to 8, a power of two. More than one needs
+    /// subgroups of one size.
+    pub subgroups: u32,
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
     pub split_tokens: u32,
@@ -76,6 +81,7 @@ impl DeviceProfile {
             unrolled: form.unrolled,
             loads: form.loads,
             wide_loads: form.wide_loads,
+            subgroups: form.subgroups,
             tile_rows: form.tile_rows,
             tile_tokens: if one_by_one {
                 1
@@ -125,6 +131,12 @@ impl DeviceProfile {
                 "a power of two, up to 16",
             ),
             ("tile_rows", self.tile_rows, (1..=64).contains(&self.tile_rows), "from 1 to 64"),
+            (
+                "subgroups",
+                self.subgroups,
+                self.subgroups.is_power_of_two() && self.subgroups <= 8,
+                "a power of two, up to 8",
+            ),
             ("loads", self.loads, (1..=16).contains(&self.loads), "from 1 to 16"),
             (
                 "lane_comm",
@@ -146,10 +158,25 @@ impl DeviceProfile {
                 "is row-lanes in the profile; lanes that meet in workgroup memory cannot",
             ));
         }
-        let most = smallest_subgroup(&compat::adapter_info(device), device.features()).unwrap_or(0);
+        let info = compat::adapter_info(device);
+        let most = smallest_subgroup(&info, device.features()).unwrap_or(0);
         if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes > most {
             let rule = format!("this device's subgroups are sure to have {most} lanes");
             return Err(SpecError::new("lane_comm", format!("is {} in the profile; {rule}", self.lane_comm)));
+        }
+        self.check_subgroups(device, &info, most)
+    }
+
+    /// Several subgroups of a workgroup are of one size, and all of their lanes are used.
+    fn check_subgroups(&self, device: &wgpu::Device, info: &wgpu::AdapterInfo, most: u32) -> Result<(), SpecError> {
+        let lanes = self.lane_comm.lanes();
+        let fits = self.subgroups * lanes <= device.limits().max_compute_invocations_per_workgroup;
+        let is_sure =
+            matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes == most && has_one_subgroup_size(info);
+        if self.subgroups > 1 && !(is_sure && fits) {
+            let rule = format!("this device's subgroups are sure to have {most} lanes, if not more");
+            let problem = format!("is {} in the profile, for {}; {rule}", self.subgroups, self.lane_comm);
+            return Err(SpecError::new("subgroups", problem));
         }
         Ok(())
     }
@@ -176,6 +203,7 @@ impl DeviceProfile {
             loads: self.loads,
             whole: self.max_loop_rounds != u32::MAX,
             wide_loads: self.wide_loads,
+            subgroups: self.subgroups,
         }
     }
 
@@ -195,7 +223,10 @@ impl DeviceProfile {
     pub fn forms(&self, device: &wgpu::Device) -> Vec<Self> {
         let with_scoring = |scoring| Self { scoring, ..self.clone() };
         let other_loads = Self { wide_loads: !self.wide_loads, ..self.clone() };
-        let others = Scoring::ALL.map(with_scoring).into_iter().chain([other_loads, self.clone().without_subgroups()]);
+        let other_subgroups = Self { subgroups: if self.subgroups > 1 { 1 } else { 4 }, ..self.clone() };
+        let without_subgroups = self.clone().without_subgroups();
+        let others =
+            Scoring::ALL.map(with_scoring).into_iter().chain([other_loads, other_subgroups, without_subgroups]);
         let mut forms = vec![self.clone()];
         for form in others {
             // Where lanes meet in workgroup memory, the queries lie there anyway.
@@ -209,7 +240,13 @@ impl DeviceProfile {
 
     /// The same device without subgroup operations: what every kernel must also run on.
     pub fn without_subgroups(mut self) -> Self {
-        AttentionForm { lane_comm: self.lane_comm, scoring: self.scoring, loads: self.loads, .. } = WITHOUT_SUBGROUPS;
+        AttentionForm {
+            lane_comm: self.lane_comm,
+            scoring: self.scoring,
+            loads: self.loads,
+            subgroups: self.subgroups,
+            ..
+        } = WITHOUT_SUBGROUPS;
         if self.software {
             self.unrolled = false;
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);

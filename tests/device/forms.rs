@@ -106,4 +106,6 @@ fn a_form_that_the_device_cannot_run_is_refused_by_name() {
     refused(|it| it.scoring = Scoring::RowLanes, "scoring is row-lanes");
     refused(|it| it.wide_loads = true, "wide_loads is true");
     refused(|it| it.lane_comm = LaneComm::Subgroup { lanes: 8 }, "lane_comm is subgroup8");
+    refused(|it| it.subgroups = 2, "subgroups is 2");
+    refused(|it| it.subgroups = 3, "subgroups is 3");
 }

@@ -29,13 +29,15 @@ pub(crate) struct AttentionForm {
     pub(crate) whole: bool,
     /// Whether the pool is read in words of 64 bits.
     pub(crate) wide_loads: bool,
+    /// Subgroups of a workgroup, each of which serves its own keys of a split.
+    pub(crate) subgroups: u32,
 }
 
 impl AttentionForm {
     /// The same form under one name: where lanes meet in workgroup memory, the queries lie there too.
     pub(crate) fn text_form(self) -> Self {
         match self.lane_comm {
-            LaneComm::Workgroup { .. } => Self { scoring: Scoring::KeyLanes, ..self },
+            LaneComm::Workgroup { .. } => Self { scoring: Scoring::KeyLanes, subgroups: 1, ..self },
             LaneComm::Subgroup { .. } => self,
         }
     }
@@ -47,6 +49,9 @@ impl fmt::Display for AttentionForm {
         write!(f, "{}", self.lane_comm)?;
         if self.scoring != Scoring::KeyLanes {
             write!(f, " {}", self.scoring.name())?;
+        }
+        if self.subgroups > 1 {
+            write!(f, " x{}", self.subgroups)?;
         }
         if self.wide_loads { write!(f, " wide-loads") } else { Ok(()) }
     }
@@ -63,6 +68,7 @@ pub(crate) struct AttentionShape {
     group_tile: u32,
     pub(crate) head_tiles: u32,
     lanes: u32,
+    pub(crate) subgroups: u32,
     keys_per_lane: u32,
     key_groups: u32,
     scoring: Scoring,
@@ -92,6 +98,7 @@ impl AttentionShape {
             group_tile: group.div_ceil(head_tiles),
             head_tiles,
             lanes,
+            subgroups: subgroups(kv, form),
             keys_per_lane: lane_comm.keys_per_lane(),
             key_groups: key_groups(v_units, lanes),
             scoring: form.scoring,
@@ -137,27 +144,28 @@ impl AttentionShape {
             ("Q_ROWS", self.rows()),                                  // query rows of a workgroup
             ("LANES", self.lanes),                                    // invocations of a workgroup
             ("LOG2_LANES", self.lanes.ilog2()),                       //
-            ("KEYS_PER_LANE", self.keys_per_lane),                    // keys that a lane scores at a time
-            ("KEY_TILE", self.key_tile()),                            // keys that a workgroup scores at a time
-            ("SCORES", self.keys_per_lane * self.rows()),             // scores in a lane
-            ("QUERY_VEC4S", query_vec4s),                             // vec4<f32> of a query row
-            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)),         // of these, in one lane
-            ("KEY_GROUPS", self.key_groups),                          // groups of lanes that add up different keys of V
-            ("LANES_PER_ROW", lanes_per_row),                         // lanes across one row of V
-            ("V_GROUP", self.v_group()),                              // keys that a key group adds up in one loop
-            ("V_GROUPS", lanes_per_row / self.v_group()),             // of these loops, for all LANES keys
-            ("V_BATCH", self.v_batch()),                              // of these, at a time
-            ("K_GROUP", self.k_group()),                              // units of K whose query parts share a register
-            ("K_GROUPS", self.k_units.div_ceil(self.k_group())),      //
-            ("K_BATCH", self.k_batch()),                              // units of K that a lane loads at a time
-            ("K_LANES_PER_ROW", self.k_lanes_per_row),                // lanes across one row of K, if they lie so
-            ("K_SLICES", self.k_slices()),                            // units of a row of K per lane
-            ("K_STEPS", k_steps),                                     // keys that such lanes sum up at a time
-            ("LOG2_K_STEPS", k_steps.ilog2()),                        //
-            ("HALF_SUMS", k_steps / 2 * self.rows()),                 // sums that a lane gives away first
+            ("SUBGROUPS", self.subgroups), // subgroups of a workgroup, if lanes meet in these
+            ("KEYS_PER_LANE", self.keys_per_lane), // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()), // keys that a workgroup scores at a time
+            ("SCORES", self.keys_per_lane * self.rows()), // scores in a lane
+            ("QUERY_VEC4S", query_vec4s),  // vec4<f32> of a query row
+            ("QUERY_REGS", query_vec4s.div_ceil(self.lanes)), // of these, in one lane
+            ("KEY_GROUPS", self.key_groups), // groups of lanes that add up different keys of V
+            ("LANES_PER_ROW", lanes_per_row), // lanes across one row of V
+            ("V_GROUP", self.v_group()),   // keys that a key group adds up in one loop
+            ("V_GROUPS", lanes_per_row / self.v_group()), // of these loops, for all LANES keys
+            ("V_BATCH", self.v_batch()),   // of these, at a time
+            ("K_GROUP", self.k_group()),   // units of K whose query parts share a register
+            ("K_GROUPS", self.k_units.div_ceil(self.k_group())), //
+            ("K_BATCH", self.k_batch()),   // units of K that a lane loads at a time
+            ("K_LANES_PER_ROW", self.k_lanes_per_row), // lanes across one row of K, if they lie so
+            ("K_SLICES", self.k_slices()), // units of a row of K per lane
+            ("K_STEPS", k_steps),          // keys that such lanes sum up at a time
+            ("LOG2_K_STEPS", k_steps.ilog2()), //
+            ("HALF_SUMS", k_steps / 2 * self.rows()), // sums that a lane gives away first
             ("SPARE_BITS", (self.k_lanes_per_row / k_steps).ilog2()), // of a lane's number, once each has one key
-            ("SLICES", slices),                                       // units of a row of V per lane
-            ("OUT_VEC4S", slices * self.parts),                       // vec4<f32> of the output per lane and row
+            ("SLICES", slices),            // units of a row of V per lane
+            ("OUT_VEC4S", slices * self.parts), // vec4<f32> of the output per lane and row
         ] {
             constants.set(name, value);
         }
@@ -228,9 +236,10 @@ impl AttentionShape {
                 2 * reductions + outputs * (10 + wide(self.key_groups)) + rows * (4 + wide(self.k_units) * parts);
             (3 + 2 * keys_per_lane + score + softmax + add, once)
         };
+        let join = if self.subgroups > 1 { rows * (4 + 2 * wide(self.subgroups) * (2 + slices * parts)) } else { 0 };
         // Tokens whose sums are not finite are served again, one by one.
         let passes = if self.class == 0 { 1 } else { 1 + wide(self.tokens()) };
-        passes * (tiles * per_tile + once) + wide(num_tiles.max(1).ilog2()) + wide(self.tokens()) + 4
+        passes * (tiles * per_tile + once + join) + wide(num_tiles.max(1).ilog2()) + wide(self.tokens()) + 4
     }
 
     /// Whether the queries lie in workgroup memory, from where a loop that is not marked fetches them.
@@ -264,7 +273,7 @@ fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
         .min(tile_rows.saturating_mul(USUAL_DIM) / kv.head_dim.max(1))
         .min(tile_rows.saturating_mul(out_vec4s(&usual, lanes)) / out_vec4s(kv, lanes))
         .max(1);
-    let queries = 16 * kv.k_units() * kv.parts();
+    let queries = query_bytes(kv);
     let scores = lanes * lane_comm.keys_per_lane();
     let (per_row, besides) = match (lane_comm, scoring) {
         // Queries, weights and the numbers of a reduction are held per row; rows of keys, one vec4 a lane and a flag besides.
@@ -273,6 +282,21 @@ fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
         _ => return in_registers,
     };
     in_registers.min((WORKGROUP_BYTES.saturating_sub(besides) / per_row.max(1)).max(1))
+}
+
+/// Subgroups of a workgroup: fewer where what they found does not fit into its memory.
+fn subgroups(kv: &KvShape, form: AttentionForm) -> u32 {
+    let LaneComm::Subgroup { lanes } = form.lane_comm else { return 1 };
+    let queries = if form.scoring == Scoring::SharedQueries { most_rows(kv, form) * query_bytes(kv) } else { 0 };
+    // A row's values and its state, and a flag.
+    let of_each = 16 * lanes * out_vec4s(kv, lanes.max(1)) + 8;
+    let most = (WORKGROUP_BYTES.saturating_sub(queries + 16) / of_each).max(1);
+    1 << form.subgroups.clamp(1, most).ilog2()
+}
+
+/// Bytes of a query row in workgroup memory.
+fn query_bytes(kv: &KvShape) -> u32 {
+    16 * kv.k_units() * kv.parts()
 }
 
 /// Groups of lanes across rows of so many units: the largest power of two, so that it divides the lanes.

@@ -109,6 +109,10 @@ impl Kernel {
             let (of_workgroup, of_subgroup) =
                 ("@builtin(local_invocation_index) lane", "@builtin(subgroup_invocation_id) lane");
             text = text.replace(of_workgroup, of_subgroup);
+            if constants.number("SUBGROUPS").is_some_and(|subgroups| subgroups > 1) {
+                let params = format!("{of_subgroup}: u32,\n    @builtin(subgroup_id) member: u32,");
+                text = text.replace(&format!("{of_subgroup}: u32,"), &params).replace("    let member = 0u;\n", "");
+            }
         }
         text
     }

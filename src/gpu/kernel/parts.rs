@@ -101,7 +101,7 @@ impl Kernel {
                 let rows = vec![shader!("common/paging"), shader!("common/external"), load(kv.format)];
                 [rows, store(external.element.format()), vec![shader!("pool_export")]].concat()
             }
-            Self::PagedAttention { kv, form, variant, .. } => {
+            Self::PagedAttention { kv, form, variant, group, class, .. } => {
                 let lanes = match form.lane_comm {
                     LaneComm::Subgroup { .. } => shader!("common/lanes_subgroup"),
                     LaneComm::Workgroup { .. } => shader!("common/lanes_workgroup"),
@@ -111,7 +111,9 @@ impl Kernel {
                 let softmax = vec![shader!("common/softmax"), pool, load(kv.format), lanes];
                 let q = if kv.head_dim % 4 == 0 { shader!("common/query_vec4") } else { shader!("common/query_words") };
                 let output = output(variant.io_format, kv.v_head_dim);
-                [step, softmax, output, vec![q], score(form), vec![shader!("paged_attention")]].concat()
+                let many = AttentionShape::new(&kv, group, class, form).subgroups > 1;
+                let team = vec![if many { shader!("common/team_many") } else { shader!("common/team_one") }];
+                [step, softmax, output, team, vec![q], score(form), vec![shader!("paged_attention")]].concat()
             }
             Self::MergePartials { v_head_dim, variant } => {
                 let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];

@@ -109,6 +109,7 @@ mod tests {
             loads: 1,
             whole: false,
             wide_loads: false,
+            subgroups: 1,
         };
         let variant = spec.variant();
         let kernel = Kernel::PagedAttention { kv, paged: true, group: 4, class: 0, form, variant };
@@ -120,6 +121,7 @@ mod tests {
             unrolled: true,
             loads: 1,
             wide_loads: false,
+            subgroups: 1,
             tile_tokens: 16,
             chunk_queries: 9,
             chunk_split_tokens: 16_384,

@@ -5,7 +5,7 @@ use super::variants::variants;
 /// Loops that count in another way, and why they end.
 const OTHERS: [(&str, &str); 3] = [
     ("while (high - low > 1u) {", "low or high moves to a value strictly between them"),
-    ("break if at >= served.end;", "at grows by KEY_TILE; served.end is no key beyond 2^31"),
+    ("break if at >= served.end;", "at grows by SUBGROUPS * KEY_TILE; served.end is no key beyond 2^31"),
     ("break if pass_idx >= passes;", "pass_idx grows by one; passes is set in the first pass alone"),
 ];
 

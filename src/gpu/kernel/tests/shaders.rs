@@ -121,14 +121,17 @@ fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
 }
 
 #[test]
-fn a_workgroup_is_one_subgroup_or_needs_none() {
+fn a_workgroup_is_as_many_subgroups_as_its_form_has_or_needs_none() {
     for kernel in variants() {
         let reflection = reflect(&kernel, &text(&kernel));
         if let Kernel::PagedAttention { form, .. } = kernel {
-            assert_eq!(reflection.invocations, form.lane_comm.lanes(), "{kernel}");
+            let subgroups = reflection.constants["SUBGROUPS"];
+            assert_eq!(reflection.invocations, subgroups * form.lane_comm.lanes(), "{kernel}");
+            assert!(subgroups <= form.subgroups, "{kernel}");
+            assert_eq!(text(&kernel).contains("@builtin(subgroup_id) member"), subgroups > 1, "{kernel}");
         }
         assert_eq!(text(&kernel).contains("subgroupShuffle("), kernel.needs_subgroups(), "{kernel}");
-        let shares = |form: AttentionForm| form.scoring == Scoring::SharedQueries;
+        let shares = |form: AttentionForm| form.scoring == Scoring::SharedQueries || form.subgroups > 1;
         let shares = matches!(kernel, Kernel::PagedAttention { form, .. } if shares(form));
         assert!(reflection.workgroup_bytes == 0 || shares || !kernel.needs_subgroups(), "{kernel}");
     }

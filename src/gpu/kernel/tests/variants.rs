@@ -8,7 +8,7 @@ use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
 /// The forms that devices use: every subgroup size, and none.
-pub(super) const FORMS: [AttentionForm; 13] = [
+pub(super) const FORMS: [AttentionForm; 15] = [
     subgroup(4),
     subgroup(8),
     subgroup(16),
@@ -22,6 +22,8 @@ pub(super) const FORMS: [AttentionForm; 13] = [
     AttentionForm { scoring: Scoring::RowLanes, ..subgroup(16) },
     AttentionForm { scoring: Scoring::RowLanes, whole: true, ..subgroup(4) },
     AttentionForm { scoring: Scoring::SharedQueries, unrolled: false, ..subgroup(32) },
+    AttentionForm { scoring: Scoring::RowLanes, unrolled: false, subgroups: 4, ..subgroup(32) },
+    AttentionForm { subgroups: 2, ..subgroup(8) },
 ];
 
 pub(super) const WORKGROUP: AttentionForm = AttentionForm {
@@ -32,6 +34,7 @@ pub(super) const WORKGROUP: AttentionForm = AttentionForm {
     loads: 1,
     whole: false,
     wide_loads: false,
+    subgroups: 1,
 };
 
 pub(super) const fn subgroup(lanes: u32) -> AttentionForm {

@@ -16,6 +16,7 @@ pub enum Plant {
     Unrolled(bool),
     Loads(u32),
     WideLoads(bool),
+    Subgroups(u32),
     /// Whether naga adds a counter that ends every loop.
     BoundLoops(bool),
 }
@@ -30,6 +31,7 @@ impl Plant {
             Self::Unrolled(unrolled) => profile.unrolled = unrolled,
             Self::Loads(loads) => profile.loads = loads,
             Self::WideLoads(wide) => profile.wide_loads = wide,
+            Self::Subgroups(subgroups) => profile.subgroups = subgroups,
             Self::BoundLoops(bound) => *bound_loops = Some(bound),
         }
     }
@@ -45,6 +47,7 @@ impl fmt::Display for Plant {
             Self::Unrolled(unrolled) => write!(f, "unrolled={unrolled}"),
             Self::Loads(loads) => write!(f, "loads={loads}"),
             Self::WideLoads(wide) => write!(f, "wide_loads={wide}"),
+            Self::Subgroups(subgroups) => write!(f, "subgroups={subgroups}"),
             Self::BoundLoops(bound) => write!(f, "bound_loops={bound}"),
         }
     }
@@ -56,7 +59,7 @@ impl FromStr for Plant {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
+                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, subgroups=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
                  scoring=key-lanes, scoring=shared-queries, scoring=row-lanes, bound_loops=true, bound_loops=false"
             )
         };
@@ -64,6 +67,7 @@ impl FromStr for Plant {
         let number = |value: &str| value.parse().map_err(|_| refuse());
         match name {
             "tile_rows" => Ok(Self::TileRows(number(value)?)),
+            "subgroups" => Ok(Self::Subgroups(number(value)?)),
             "loads" => Ok(Self::Loads(number(value)?)),
             "scoring" => {
                 let scoring = Scoring::ALL.into_iter().find(|scoring| scoring.name() == value);
