@@ -5,7 +5,8 @@
 #
 # Mesa's lavapipe with vectors of 128, 256, 512 and 1024 bits, which are subgroups of 4, 8 and 16 lanes and none; Chromium's
 # SwiftShader; and the lavapipe of a newer Mesa, if target/gpu-compilers/root has one. What is not there is skipped with a
-# word, and is an error where CI=true, except for the newer Mesa. --quick runs the quick check.
+# word, and is an error where CI=true, except for the newer Mesa. --quick runs the quick check; without it, a quick check of
+# the forms of the kernels that a driver could run and does not comes after the full one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +24,15 @@ run() {
     printf -- '-- %s\n' "$name"
     timeout --kill-after=10 "$limit" "$@" || status=$?
     [ "$status" = 0 ] || failed=1
-    results+=$(printf '%-28s exit %3d  %4d s' "$name" "$status" "$((SECONDS - start))")$'\n'
+    results+=$(printf '%-40s exit %3d  %4d s' "$name" "$status" "$((SECONDS - start))")$'\n'
+}
+
+# The same, of a program and its arguments, or of a command that ends in them.
+check() {
+    local name=$1 limit=$2
+    shift 2
+    run "$name" "$limit" "$@" "${quick[@]}"
+    [ -n "${quick[*]}" ] || run "$name, every form" "$limit" "$@" --quick --every-form
 }
 
 missing() {
@@ -33,7 +42,7 @@ missing() {
 
 if "$program" devices | grep -qi llvmpipe; then
     for bits in 128 256 512 1024; do
-        run "lavapipe, $bits bits" 600 env LP_NATIVE_VECTOR_WIDTH=$bits "$program" check "${quick[@]}" --adapter llvmpipe
+        check "lavapipe, $bits bits" 600 env LP_NATIVE_VECTOR_WIDTH=$bits "$program" check --adapter llvmpipe
     done
 else
     missing lavapipe 'no adapter is called llvmpipe; install mesa-vulkan-drivers'
@@ -44,7 +53,7 @@ for folder in /usr/lib/chromium /usr/lib/chromium-browser /opt/google/chrome; do
     [ ! -e "$folder/vk_swiftshader_icd.json" ] || swiftshader=$folder/vk_swiftshader_icd.json
 done
 if [ -n "$swiftshader" ]; then
-    run SwiftShader 300 env VK_DRIVER_FILES="$swiftshader" "$program" check "${quick[@]}" --adapter swiftshader
+    check SwiftShader 300 env VK_DRIVER_FILES="$swiftshader" "$program" check --adapter swiftshader
 else
     missing SwiftShader 'it comes with Chromium; tools/setup.sh --browser installs that'
 fi
@@ -52,8 +61,8 @@ fi
 # Only root may enter another root.
 if [ -e "$root/usr/share/vulkan/icd.d/lvp_icd.json" ] && [ "$(id -u)" = 0 ]; then
     cp "$program" "$root/tmp/paged-attention"
-    run 'lavapipe of a newer Mesa' 600 chroot "$root" env VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
-        XDG_RUNTIME_DIR=/tmp MESA_SHADER_CACHE_DIR=/tmp/shader-cache /tmp/paged-attention check "${quick[@]}"
+    check 'lavapipe of a newer Mesa' 600 chroot "$root" env VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
+        XDG_RUNTIME_DIR=/tmp MESA_SHADER_CACHE_DIR=/tmp/shader-cache /tmp/paged-attention check
     rm "$root/tmp/paged-attention"
 else
     echo "skipped the newer Mesa: $root has none, or this user is not root; make gpu-compilers" >&2
