@@ -37,6 +37,8 @@ pub use ops::states::{State, StateMerger, StateShape};
 pub use ops::swap::{SwapInError, SwapOut};
 pub use ops::transfer::{BlockPair, ExternalPool, Transfer};
 pub use pipeline_cache::{MAX_PIPELINE_CACHE_BYTES, PipelineCacheError, load_pipeline_cache, save_pipeline_cache};
+#[cfg(feature = "profiles")]
+pub use profile::file::{Measured, ProfileError, TunedProfile};
 pub use profile::{DeviceProfile, recommended_features, recommended_limits};
 pub use step::Step;
 pub use value::{ClearValue, ExternalElement, ExternalLayout, ExternalOrder, RotaryStyle};

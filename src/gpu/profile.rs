@@ -1,5 +1,8 @@
 //! What the kernels need to know of a device: the one place that chooses a kernel's form.
 
+#[cfg(feature = "profiles")]
+pub(super) mod file;
+
 use super::compat;
 use super::error::SpecError;
 use super::makers::{
@@ -113,9 +116,18 @@ impl DeviceProfile {
 
     /// Refuses a form that the device cannot run.
     pub(super) fn check(&self, device: &wgpu::Device) -> Result<(), SpecError> {
+        self.check_for(&compat::adapter_info(device), device.features(), &device.limits())
+    }
+
+    fn check_for(
+        &self,
+        info: &wgpu::AdapterInfo,
+        features: wgpu::Features,
+        limits: &wgpu::Limits,
+    ) -> Result<(), SpecError> {
         let splits = 1..=MAX_SPLIT_TOKENS;
         let lanes = self.lane_comm.lanes();
-        let most_lanes = device.limits().max_compute_invocations_per_workgroup.min(256);
+        let most_lanes = limits.max_compute_invocations_per_workgroup.min(256);
         for (option, value, good, rule) in [
             ("split_tokens", self.split_tokens, splits.contains(&self.split_tokens), "from 1 to 2^30"),
             (
@@ -149,7 +161,7 @@ impl DeviceProfile {
                 return Err(SpecError::new(option, format!("is {value} in the profile; it must be {rule}")));
             }
         }
-        if self.wide_loads && !device.features().contains(wgpu::Features::SHADER_INT64) {
+        if self.wide_loads && !features.contains(wgpu::Features::SHADER_INT64) {
             return Err(SpecError::new("wide_loads", "is true in the profile; the device lacks SHADER_INT64"));
         }
         if self.scoring == Scoring::RowLanes && matches!(self.lane_comm, LaneComm::Workgroup { .. }) {
@@ -158,19 +170,18 @@ impl DeviceProfile {
                 "is row-lanes in the profile; lanes that meet in workgroup memory cannot",
             ));
         }
-        let info = compat::adapter_info(device);
-        let most = smallest_subgroup(&info, device.features()).unwrap_or(0);
+        let most = smallest_subgroup(info, features).unwrap_or(0);
         if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes > most {
             let rule = format!("this device's subgroups are sure to have {most} lanes");
             return Err(SpecError::new("lane_comm", format!("is {} in the profile; {rule}", self.lane_comm)));
         }
-        self.check_subgroups(device, &info, most)
+        self.check_subgroups(info, limits, most)
     }
 
     /// Several subgroups of a workgroup are of one size, and all of their lanes are used.
-    fn check_subgroups(&self, device: &wgpu::Device, info: &wgpu::AdapterInfo, most: u32) -> Result<(), SpecError> {
+    fn check_subgroups(&self, info: &wgpu::AdapterInfo, limits: &wgpu::Limits, most: u32) -> Result<(), SpecError> {
         let lanes = self.lane_comm.lanes();
-        let fits = self.subgroups * lanes <= device.limits().max_compute_invocations_per_workgroup;
+        let fits = self.subgroups * lanes <= limits.max_compute_invocations_per_workgroup;
         let is_sure =
             matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes == most && has_one_subgroup_size(info);
         if self.subgroups > 1 && !(is_sure && fits) {

@@ -1,8 +1,12 @@
 //! The numbers that a kernel is specialised for, prepended to its text as WGSL constants.
 
 use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 use crate::formats::{KvDtype, ScaleScope};
+use crate::gpu::error::SpecError;
 use crate::layout::KvLayout;
 
 /// Constants of a shader, in the order in which they are declared.
@@ -102,8 +106,9 @@ impl KvShape {
     }
 }
 
-/// How the lanes of a workgroup hand values to each other, and how many there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How the lanes of a workgroup hand values to each other, and how many there are; in a file `subgroup32`, `workgroup64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum LaneComm {
     /// A workgroup is one subgroup of a size known beforehand; values go from register to register.
     Subgroup {
@@ -132,7 +137,8 @@ impl LaneComm {
 }
 
 /// How the attention kernel's lanes score keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Scoring {
     /// A lane takes a key and reads its whole row of K. The queries go from lane to lane, or lie in workgroup memory where
@@ -174,5 +180,33 @@ impl fmt::Display for LaneComm {
             Self::Subgroup { lanes } => write!(f, "subgroup{lanes}"),
             Self::Workgroup { lanes } => write!(f, "workgroup{lanes}"),
         }
+    }
+}
+
+impl FromStr for LaneComm {
+    type Err = SpecError;
+
+    /// Reads what is displayed.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let lanes = |kind: &str| text.strip_prefix(kind)?.parse().ok();
+        let subgroup = lanes("subgroup").map(|lanes| Self::Subgroup { lanes });
+        subgroup.or_else(|| lanes("workgroup").map(|lanes| Self::Workgroup { lanes })).ok_or_else(|| {
+            let shown: String = text.chars().take(80).collect();
+            SpecError::new("lane_comm", format!("is `{shown}`; it must be like subgroup32 or workgroup64"))
+        })
+    }
+}
+
+impl TryFrom<String> for LaneComm {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
+impl From<LaneComm> for String {
+    fn from(lane_comm: LaneComm) -> Self {
+        lane_comm.to_string()
     }
 }
