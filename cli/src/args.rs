@@ -9,6 +9,7 @@ use crate::compare::command::{self as compare, CompareArgs};
 use crate::devices::DevicesArgs;
 use crate::plan::command::{self as plan, PlanArgs};
 use crate::replay::command::{self as replay, ReplayArgs};
+use crate::tune::command::{self as tune, TuneArgs};
 
 const EXIT_STATUSES: &str = "\
 Exit status:
@@ -28,7 +29,7 @@ Examples:
   paged-attention bench --case 8,1024,32,8,128 --json out.json
   paged-attention plan --model llama-3-8b          what a cache takes, and what paging saves";
 
-/// A paged KV cache and PagedAttention for every device that wgpu reaches: look at devices, check, measure, plan, compare.
+/// A paged KV cache and PagedAttention for every device that wgpu reaches: look at devices, check, measure, tune, plan, compare.
 #[derive(Debug, Parser)]
 #[command(name = "paged-attention", version, override_usage = "paged-attention [COMMAND] [OPTIONS]", after_help = format!("{PROGRAM_HELP}\n\n{EXIT_STATUSES}"))]
 pub struct Cli {
@@ -47,6 +48,9 @@ pub enum Command {
     /// Measure append, decode, prefill and mixed steps, paged and contiguous.
     #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", bench::HELP))]
     Bench(Box<BenchArgs>),
+    /// Find the form of the kernels that is the fastest on this device, and keep it in a file.
+    #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", tune::HELP))]
+    Tune(Box<TuneArgs>),
     /// Put two reports side by side, and say what differs beyond the noise.
     #[command(after_help = format!("{}\n\n{EXIT_STATUSES}", compare::HELP))]
     Compare(CompareArgs),

@@ -17,6 +17,7 @@ mod replay;
 mod report;
 mod seed;
 mod trace;
+mod tune;
 mod workload;
 
 use std::ffi::OsString;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Check(args) => check::command::run(&args),
         Command::Bench(args) => bench::command::run(&args),
+        Command::Tune(args) => tune::command::run(&args),
         Command::Compare(args) => compare::command::run(&args),
         Command::Blocks(args) => blocks::command::run(&args),
         Command::Plan(args) => plan::command::run(&args),

@@ -11,10 +11,11 @@ use serde_json::Value;
 use wgpu_paged_attention::testkit::test_device;
 
 /// A run whose files are recorded, and whether it needs a device.
-const RUNS: [(&str, &[&str], bool); 7] = [
+const RUNS: [(&str, &[&str], bool); 8] = [
     ("devices", &["devices"], true),
     ("check", &["check", "--quick"], true),
     ("bench", &["bench", "--case", "1,17,2,1,8", "--samples", "5", "--kv-dtype", "f32,f16"], true),
+    ("tune", &["tune", "--quick", "--case", "1,256,2,1,8"], true),
     ("plan", &["plan", "--model", "gemma-2-9b", "--max-len", "8192"], false),
     ("replay", &["replay", "--workload", "sharegpt", "--requests", "50", "--model", "gemma-3-270m"], false),
     ("blocks", &["blocks", "--workload", "short-chat", "--requests", "500", "--no-measure"], false),

@@ -6,3 +6,4 @@ mod golden;
 mod plan;
 mod program;
 mod replay;
+mod tune;

@@ -19,12 +19,12 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn stderr(output: &Output) -> String {
+pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The run is refused with this status and an error that has these words.
-fn refused(args: &[&str], status: i32, words: &[&str]) {
+pub fn refused(args: &[&str], status: i32, words: &[&str]) {
     let output = run(args);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
@@ -35,35 +35,35 @@ fn refused(args: &[&str], status: i32, words: &[&str]) {
     }
 }
 
-fn succeeded(args: &[&str]) -> String {
+pub fn succeeded(args: &[&str]) -> String {
     let output = run(args);
     assert!(output.status.success(), "{args:?}: {:?}\n{}{}", output.status, stdout(&output), stderr(&output));
     stdout(&output)
 }
 
 /// A directory of this test's own.
-fn directory(name: &str) -> PathBuf {
+pub fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}"));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).expect("the target directory can be written");
     path
 }
 
-fn read_json(path: &Path) -> Value {
+pub fn read_json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).expect("the file is there")).expect("the file is JSON")
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("the target directory has a plain name")
 }
 
 /// Whether the adapter is a program on the CPU; `None` without an adapter.
-fn adapter() -> Option<bool> {
+pub fn adapter() -> Option<bool> {
     test_device().map(|gpu| gpu.is_software())
 }
 
 #[track_caller]
-fn has_keys(value: &Value, keys: &[&str]) {
+pub fn has_keys(value: &Value, keys: &[&str]) {
     let mut found: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
     let mut wanted = keys.to_vec();
     found.sort_unstable();
@@ -81,6 +81,7 @@ fn help_names_the_commands_their_examples_and_every_exit_status() {
         "plan",
         "replay",
         "blocks",
+        "tune",
         "compare",
         "Without a command",
         "Examples:",
@@ -90,7 +91,9 @@ fn help_names_the_commands_their_examples_and_every_exit_status() {
         assert!(help.contains(word), "{word}: {help}");
     }
     for (command, words) in [
-        ("devices", &["--json", "--csv"][..]),
+        ("devices", &["--profile", "--json", "--csv"][..]),
+        ("tune", &["--model", "--case", "--save", "--time-budget", "--quick", "--json", "Examples:"]),
+        ("bench", &["--profile", "--tune"]),
         ("check", &["--adapter", "--backend", "--require-gpu", "--quick", "--seed", "--json", "--csv", "Examples:"]),
         ("replay", &["--trace", "--clock", "--budget", "--execute", "--report", "--csv", "Examples:"]),
         ("blocks", &["--trace", "--block-size", "--no-measure", "--report", "--csv", "Examples:"]),
@@ -241,6 +244,7 @@ fn devices_are_listed_with_what_they_are() {
             "backend",
             "driver",
             "kernel",
+            "profile",
             "shader_compiler",
             "limits",
             "features",
@@ -320,7 +324,8 @@ fn a_benchmark_writes_the_published_json() {
     let table = succeeded(&[&TINY[..], &["--kv-dtype", "f32,f16", "--seed", "7", "--json", text(&file)]].concat());
     let json = read_json(&file);
     let keys = ["schema", "kind", "version", "command", "seed", "adapter", "ceilings"];
-    has_keys(&json, &[&keys[..], &["results", "pairs", "figures", "failures", "notes"]].concat());
+    assert_eq!(json["profile"], json!("default"));
+    has_keys(&json, &[&keys[..], &["profile", "results", "pairs", "figures", "failures", "notes"]].concat());
     assert_eq!((&json["kind"], &json["version"]), (&json!("bench"), &json!(env!("CARGO_PKG_VERSION"))));
     has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
     has_keys(&json["ceilings"], &["read_gb_s", "host_read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);

@@ -8,7 +8,7 @@ use wgpu_paged_attention::config::{KvDtype, MAX_BLOCK_SIZE};
 use wgpu_paged_attention::gpu::IoFormat;
 
 use super::{CaseSpec, LengthList, MAX_BATCH, MAX_CONTEXT, ModelShape, Op};
-use crate::common::{AdapterArgs, Failure, ReportArgs, seconds, up_to};
+use crate::common::{AdapterArgs, Failure, ProfileArgs, ReportArgs, seconds, up_to};
 use crate::models::Model;
 use crate::models::args::{OtherModelArgs, models};
 use crate::needs::no_effect;
@@ -33,6 +33,7 @@ Examples:
   paged-attention bench --op decode --model llama-3-8b --batch 64 --context 2112 --shared-prefix 2048
   paged-attention bench --op prefill --model llama-3-8b --batch 1 --context 512 --window 256 --io f16
   paged-attention bench --figures
+  paged-attention bench --profile here.toml                   what `tune --save here.toml` found
   paged-attention bench --workload azure-conv --batch 64 --context 8192
   paged-attention bench --trace requests.csv --require-gpu --json out.json
   paged-attention bench --report out.html --svg plots --csv out.csv";
@@ -42,6 +43,11 @@ pub struct BenchArgs {
     /// The adapter.
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub profile: ProfileArgs,
+    /// Tune first, as `tune` does in its time, and take the profile that it finds.
+    #[arg(long, conflicts_with = "profile")]
+    pub tune: bool,
     /// Measure the project's own figures and say which are met: prompts against the multiply-adds, formats, windows,
     /// shared prefixes and ragged batches against each other, and the error of every format.
     #[arg(long, conflicts_with_all = ["op", "model", "config", "heads", "case", "kv_dtype", "block_size", "batch", "context", "lens",

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, GpuError, KvCache, Step,
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, DeviceProfile, GpuError, KvCache, Step,
 };
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::slot_at;
@@ -49,9 +49,9 @@ pub struct Work {
 
 impl Case {
     /// Makes the cache, with shuffled tables, and writes every token's K and V through the append kernel.
-    pub fn new(gpu: &Gpu, inputs: &CaseInputs, mode: Mode) -> Result<Self, Verdict> {
+    pub fn new(gpu: &Gpu, profile: &DeviceProfile, inputs: &CaseInputs, mode: Mode) -> Result<Self, Verdict> {
         let layout = layout(inputs, mode)?;
-        let cache = KvCache::new(&gpu.device, &layout)?;
+        let cache = KvCache::with_profile(&gpu.device, &layout, profile.clone())?;
         let terms = (inputs.slopes(), inputs.sinks());
         let spec = inputs.variant.attention_spec(inputs.shape.num_q_heads, (&terms.0, &terms.1), inputs.lse);
         let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
@@ -173,6 +173,16 @@ fn tables_of(inputs: &CaseInputs, layout: &KvLayout, mode: Mode) -> Vec<Vec<u32>
         }
     }
     tables
+}
+
+#[cfg(test)]
+impl Case {
+    /// Overwrites K with numbers that are none: a fault that a check must notice.
+    pub fn spoil(&self) {
+        for head_shard in self.cache.head_shards(0).expect("a cache has a layer") {
+            self.gpu.queue.write_buffer(&head_shard.k, 0, &vec![0xff; head_shard.k.size() as usize]);
+        }
+    }
 }
 
 #[cfg(test)]

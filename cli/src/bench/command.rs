@@ -5,22 +5,27 @@ use std::sync::atomic::Ordering;
 use wgpu_paged_attention::testkit::ScenarioVariant;
 
 use super::args::BenchArgs;
-use super::{BenchError, BenchOptions, Lengths, Report, runner};
+use super::{BenchError, BenchOptions, Lengths, ModelShape, Report, runner};
 use crate::common::{Failure, Progress, Status, cancel_on_ctrl_c, command_line};
 use crate::trace::ReadOptions;
+use crate::tune::{self, TuneOptions};
 
 pub fn run(args: &BenchArgs) -> Result<Status, Failure> {
-    let files = args.report.prepare(&[&args.trace.trace, &args.other.config])?;
+    let files = args.report.prepare(&[&args.trace.trace, &args.other.config, &args.profile.profile])?;
     args.check_lengths()?;
     let options = options(args)?;
     let gpu = args.adapter.open()?;
+    let mut chosen = args.profile.choose(&gpu)?;
     let cancel = cancel_on_ctrl_c()?;
 
     let bar = Progress::new();
+    if args.tune {
+        chosen = tune::for_bench(&gpu, &tune_options(&options, gpu.is_software()), &cancel, &bar)?;
+    }
     let software = if gpu.is_software() { " (SOFTWARE ADAPTER)" } else { "" };
     // A file that cannot be written any more ends the run no sooner: the table may still be had.
     let mut unsaved = None;
-    let ended = runner::run(&gpu, &options, &command_line(), &cancel, &mut |progress| match progress {
+    let ended = runner::run(&gpu, &chosen, &options, &command_line(), &cancel, &mut |progress| match progress {
         runner::Progress::Started { total_cases } => {
             bar.say(&format!("measuring {total_cases} cases on {}{software}", gpu.info.name));
             bar.start(total_cases);
@@ -53,6 +58,18 @@ fn status(report: &Report, interrupted: bool) -> Status {
     } else {
         Status::Ok
     }
+}
+
+/// For the first of the shapes, in the first format.
+fn tune_options(options: &BenchOptions, software: bool) -> TuneOptions {
+    let mut shapes = options.cases.iter().map(|case| &case.shape).chain(&options.models);
+    // The shape is in the table, which a test checks.
+    let shape = shapes.next().cloned().or_else(|| ModelShape::by_name("llama-3-8b").ok());
+    let mut tune = TuneOptions::new(shape.expect("it is in the table"), software, options.quick);
+    tune.kv_dtype = options.kv_dtypes.first().copied().unwrap_or(tune.kv_dtype);
+    tune.block_size = options.block_sizes.first().copied().unwrap_or(tune.block_size);
+    tune.seed = options.seed;
+    tune
 }
 
 fn options(args: &BenchArgs) -> Result<BenchOptions, Failure> {

@@ -102,11 +102,11 @@ pub fn groups(seed: u64) -> Vec<Group> {
 }
 
 /// The figure of a format's error: K and V as they were given, not as they were stored, are the measure.
-pub fn accuracy(gpu: &Gpu, seed: u64, index: usize) -> Result<Figure, Verdict> {
+pub fn accuracy(gpu: &Gpu, profile: &DeviceProfile, seed: u64, index: usize) -> Result<Figure, Verdict> {
     let (kv_dtype, at_most) = ACCURACY[index];
     let spec = ScenarioSpec { kv_dtype, ..ScenarioSpec::decode(HEADS.0, HEADS.1, HEADS.2, &[1, 17, 300, 1024]) };
     let scenario = Scenario::random(&spec, seed)?;
-    let outcome = scenario.run(gpu, &DeviceProfile::of(&gpu.device), None)?;
+    let outcome = scenario.run(gpu, profile, None)?;
     let mut exact = scenario;
     exact.spec.kv_dtype = KvDtype::F32;
     let error = max_error(&outcome.out, &exact.expected().output);

@@ -16,6 +16,9 @@ pub struct Report {
     #[serde(flatten)]
     pub head: Head,
     pub adapter: Adapter,
+    /// Where the profile of the caches comes from: `default`, `shipped`, `tuned here`, or a file.
+    #[serde(default = "default_profile")]
+    pub profile: String,
     pub ceilings: Ceilings,
     pub results: Vec<CaseResult>,
     pub pairs: Vec<Pair>,
@@ -51,11 +54,16 @@ pub struct Failure {
     pub error: String,
 }
 
+fn default_profile() -> String {
+    "default".to_owned()
+}
+
 impl Report {
     pub fn new(command: String, seed: u64, adapter: Adapter, ceilings: Ceilings) -> Self {
         let mut report = Self {
             head: Head::new(Self::KIND, Some(command), Some(seed)),
             adapter,
+            profile: default_profile(),
             ceilings,
             results: Vec::new(),
             pairs: Vec::new(),

@@ -14,6 +14,7 @@ use super::{
     BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Failure, Figure, Group, Measure, Mode, Op,
     Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median, warnings,
 };
+use crate::common::ChosenProfile;
 use crate::report::Adapter;
 use crate::trace::SampleError;
 use device::Device;
@@ -57,6 +58,7 @@ pub trait Timer: Clock {
 /// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
 pub fn run(
     gpu: &Gpu,
+    chosen: &ChosenProfile,
     options: &BenchOptions,
     command: &str,
     cancel: &AtomicBool,
@@ -64,8 +66,9 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     let (groups, accuracies) = work(options, gpu.is_software(), progress)?;
     progress(Progress::Started { total_cases: groups.len() + accuracies });
-    let (mut device, ceilings) = Device::new(gpu)?;
-    let report = Report::new(command.to_owned(), options.seed, Adapter::of(gpu), ceilings);
+    let (mut device, ceilings) = Device::new(gpu, &chosen.profile)?;
+    let mut report = Report::new(command.to_owned(), options.seed, Adapter::of(gpu), ceilings);
+    report.profile = chosen.source.clone();
     let most = if gpu.is_software() { SOFTWARE_SAMPLES } else { GPU_SAMPLES };
     Ok(Run::new(&mut device, options, most, report).all(&groups, accuracies, cancel, progress))
 }

@@ -13,6 +13,7 @@ use crate::bench::measure::{Band, median_band};
 use crate::bench::{
     Case, CaseError, CaseInputs, Clock, Mode, ModelShape, Op, PassTimer, Rounds, Summary, rotated_layers,
 };
+use crate::common::ChosenProfile;
 use crate::trace::{Request, sequence_lengths};
 
 const ROUNDS: RangeInclusive<u32> = 5..=41;
@@ -58,6 +59,7 @@ impl DecodeMeasure {
         let (batch, longest) = if gpu.is_software() { SOFTWARE_BATCH } else { GPU_BATCH };
         let lens = sequence_lengths(requests, batch, self.max_seq_len.min(longest), self.seed)?;
         let layers = rotated_layers(&self.shape, self.kv_dtype, &lens, gpu.is_software());
+        let profile = ChosenProfile::of(gpu).profile;
         let mut timer = PassTimer::new(gpu)?;
         let mut cases = Vec::new();
         for &block_size in block_sizes {
@@ -68,7 +70,7 @@ impl DecodeMeasure {
                 ..CaseInputs::new(self.shape.clone(), lens.clone(), self.seed)
             };
             let failed = |source: CaseError| BlockSizesError::Case { block_size, source };
-            let case = Case::new(gpu, &inputs, Mode::Paged).map_err(|verdict| failed(verdict.into()))?;
+            let case = Case::new(gpu, &profile, &inputs, Mode::Paged).map_err(|verdict| failed(verdict.into()))?;
             let work = case.begin(Op::Decode).map_err(|verdict| failed(verdict.into()))?;
             let (first, _) = case.check(&work, &mut timer).map_err(failed)?;
             if timer.is_implausible(&first) {

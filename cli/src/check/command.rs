@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::CheckOptions;
 use crate::check;
-use crate::common::{AdapterArgs, Failure, Progress, Status, TableArgs};
+use crate::common::{AdapterArgs, Failure, ProfileArgs, Progress, Status, TableArgs};
 
 pub const HELP: &str = "\
 Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get
@@ -24,6 +24,8 @@ const MOST_DEVICES: usize = 4;
 pub struct CheckArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub profile: ProfileArgs,
     /// Few scenarios: seconds, even on a CPU.
     #[arg(long)]
     pub quick: bool,
@@ -39,8 +41,9 @@ pub struct CheckArgs {
 }
 
 pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
-    let files = args.tables.prepare(&[])?;
+    let files = args.tables.prepare(&[&args.profile.profile])?;
     let mut gpus = vec![args.adapter.open()?];
+    let profile = args.profile.choose(&gpus[0])?.profile;
     let software = gpus[0].is_software();
     if software {
         // Each compiles on a core of its own; where there is no room for several, one will do.
@@ -53,7 +56,7 @@ pub fn run(args: &CheckArgs) -> Result<Status, Failure> {
     let options = CheckOptions { quick: args.quick, every_form: args.every_form, seed: args.seed };
     let bar = Progress::new();
     let note = if software { " (SOFTWARE ADAPTER)" } else { "" };
-    let report = check::run(&gpus, &options, &|progress| match progress {
+    let report = check::run(&gpus, &profile, &options, &|progress| match progress {
         check::Progress::Started { total } => {
             bar.say(&format!("checking {total} scenarios on {}{note}", gpus[0].info.name));
             bar.start(total);

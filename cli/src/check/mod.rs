@@ -47,13 +47,12 @@ struct Variant {
 }
 
 impl Variant {
-    fn all(gpu: &Gpu, options: &CheckOptions) -> Vec<Self> {
-        let own = DeviceProfile::of(&gpu.device);
+    fn all(gpu: &Gpu, own: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
         let mut forms = own.forms(&gpu.device);
         let alone = forms.iter().all(|form| form.lane_comm == own.lane_comm);
         if !options.every_form {
             // The form that needs nothing from the device is what other devices run.
-            forms.retain(|form| *form == own || form.lane_comm != own.lane_comm);
+            forms.retain(|form| form == own || form.lane_comm != own.lane_comm);
         }
         let variant = |profile: &DeviceProfile, format, paged| Self { format, paged, profile: profile.clone(), alone };
         let formats = |profile| KvDtype::ALL.map(|format| [true, false].map(|paged| variant(profile, format, paged)));
@@ -100,12 +99,12 @@ struct Work {
 }
 
 impl Work {
-    fn all(gpu: &Gpu, options: &CheckOptions) -> Vec<Self> {
+    fn all(gpu: &Gpu, profile: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
         let work = |variant: Variant| {
             let (scenarios, faults) = (variant.scenarios(options), variant.faults());
             Self { variant, scenarios, faults }
         };
-        Variant::all(gpu, options).into_iter().map(work).collect()
+        Variant::all(gpu, profile, options).into_iter().map(work).collect()
     }
 
     fn len(&self) -> usize {
@@ -134,9 +133,14 @@ impl Work {
 ///
 /// lavapipe compiles kernels on the one thread of a device's queue, where nearly all the time of a check is spent, so that
 /// every further device serves a further core.
-pub fn run(gpus: &[Gpu], options: &CheckOptions, progress: &(dyn Fn(Progress<'_>) + Sync)) -> CheckReport {
+pub fn run(
+    gpus: &[Gpu],
+    profile: &DeviceProfile,
+    options: &CheckOptions,
+    progress: &(dyn Fn(Progress<'_>) + Sync),
+) -> CheckReport {
     let start = Instant::now();
-    let work = Work::all(&gpus[0], options);
+    let work = Work::all(&gpus[0], profile, options);
     progress(Progress::Started { total: work.iter().map(Work::len).sum() });
 
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));

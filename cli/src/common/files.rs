@@ -87,6 +87,10 @@ pub struct TableFiles {
 }
 
 impl TableFiles {
+    pub fn apart_from(&self, other: &Option<OutputFile>) -> Result<(), Failure> {
+        [&self.json, &self.csv].into_iter().try_for_each(|file| distinct([file, other]))
+    }
+
     pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {
         print(&report.page().to_text())?;
         self.write(report)
@@ -111,7 +115,8 @@ pub struct ReportFiles {
 
 impl ReportFiles {
     pub fn apart_from(&self, other: &Option<OutputFile>) -> Result<(), Failure> {
-        [&self.tables.json, &self.tables.csv, &self.page].into_iter().try_for_each(|file| distinct([file, other]))
+        self.tables.apart_from(other)?;
+        distinct([&self.page, other])
     }
 
     pub fn deliver(&self, report: &impl Report) -> Result<(), Failure> {

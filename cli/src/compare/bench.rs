@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Better, Measure, Missing};
-use crate::bench::measure::median_band;
+use crate::bench::measure::{between_runs, median_band};
 use crate::bench::{CaseResult, Ceilings, Failure, Mode, Report, Timing};
 use crate::report::Adapter;
 use crate::report::fmt::number;
@@ -12,14 +12,8 @@ pub(super) fn noise(report: &Report) -> String {
     format!(
         "medians differ if their 95 % intervals, taken from the samples and wider by {} % on each side for what changes \
          from one run to the next, do not overlap",
-        between_runs(report) * 100.0
+        between_runs(report.adapter.software) * 100.0
     )
-}
-
-/// By how much, as a share, the median of a case moves from one run of the program to the next. On a CPU, where every run
-/// finds other pages and other neighbours, six runs of six cases lay within 5 % of their middle 31 times of 36.
-fn between_runs(report: &Report) -> f64 {
-    if report.adapter.software { 0.05 } else { 0.01 }
 }
 
 pub(super) fn settings(report: &Report) -> Vec<(String, String)> {
@@ -33,6 +27,7 @@ pub(super) fn settings(report: &Report) -> Vec<(String, String)> {
         ("backend", backend.clone()),
         ("wgpu", wgpu_version.clone()),
         ("version", report.head.version.clone()),
+        ("profile", report.profile.clone()),
         ("seed", report.head.seed.map(|seed| seed.to_string()).unwrap_or_default()),
         ("command", report.head.command.clone().unwrap_or_default()),
         ("ceiling of reading, GB/s", ceiling(read_gb_s)),
@@ -50,7 +45,7 @@ pub(super) fn measures(report: &Report) -> Vec<Measure> {
             Timing::Gpu => "timestamps of the device",
             Timing::Wall => "the host's clock",
         };
-        let band = median_band(&result.samples_us).map(|band| band.widened(between_runs(report)));
+        let band = median_band(&result.samples_us).map(|band| band.widened(between_runs(report.adapter.software)));
         measure(case(result), band, clock)
     });
     let failures = report.failures.iter().map(|failure| {

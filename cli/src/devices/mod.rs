@@ -1,26 +1,31 @@
 //! `paged-attention devices`: what there is to compute on, and what the kernels would make of it.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
+use wgpu_paged_attention::gpu::{DeviceProfile, TunedProfile, recommended_features, recommended_limits};
 use wgpu_paged_attention::testkit::{
     AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler,
 };
 use wgpu_paged_attention::wgpu;
 
-use crate::common::{Backend, Failure, Report, Status, TableArgs};
+use crate::common::{Backend, Failure, Report, Status, TableArgs, described, read_profile};
 use crate::html::{Page, Section};
 use crate::report::fmt::count;
 use crate::report::{SCHEMA, Table, records_csv};
 
 /// Of an adapter in the table.
-const LINES: usize = 16;
+const LINES: usize = 17;
 
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
     /// Only adapters of this backend.
     #[arg(long)]
     pub backend: Option<Backend>,
+    /// Say on which adapters this file's profile holds, which `tune` saved.
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     #[command(flatten)]
     pub tables: TableArgs,
 }
@@ -41,6 +46,9 @@ struct Device {
     backend: String,
     driver: String,
     kernel: String,
+    /// Where the numbers of the kernels come from: the maker's table, or measurements.
+    #[serde(default)]
+    profile: String,
     #[serde(default)]
     shader_compiler: String,
     limits: Limits,
@@ -66,9 +74,9 @@ struct Features {
 }
 
 impl Device {
-    fn of(number: usize, adapter: &wgpu::Adapter) -> Self {
+    fn of(number: usize, adapter: &wgpu::Adapter, file: Option<&TunedProfile>) -> Self {
         let (info, offered, features) = (adapter.get_info(), adapter.limits(), adapter.features());
-        let profile = DeviceProfile::new(&info, recommended_features(adapter), &recommended_limits(adapter));
+        let (profile, source) = profile(adapter, file);
         Self {
             number,
             software: is_software(&info),
@@ -76,6 +84,7 @@ impl Device {
             backend: info.backend.to_string(),
             driver: describe_driver(&info),
             kernel: profile.lane_comm.to_string(),
+            profile: source,
             shader_compiler: shader_compiler(info.backend, features).to_owned(),
             limits: Limits {
                 storage_binding_bytes: offered.max_storage_buffer_binding_size,
@@ -119,17 +128,35 @@ impl Device {
             ("f16 in shaders", yes(features.shader_f16)),
             ("timestamps", yes(features.timestamps)),
             ("decode kernel", self.kernel.clone()),
+            ("profile", self.profile.clone()),
             ("shader compiler", self.shader_compiler.clone()),
         ]
     }
 }
 
+/// The profile that a device of this adapter has, and in words where it comes from.
+fn profile(adapter: &wgpu::Adapter, file: Option<&TunedProfile>) -> (DeviceProfile, String) {
+    let (info, features, limits) = (adapter.get_info(), recommended_features(adapter), recommended_limits(adapter));
+    let own = DeviceProfile::new(&info, features, &limits);
+    let (profile, source) = match file.map(|file| file.for_device(&info, features, &limits)) {
+        Some(Ok(profile)) => (profile, "the file's"),
+        Some(Err(error)) => return (own, format!("default; not the file's: {error}")),
+        None => match DeviceProfile::shipped(&info, features, &limits) {
+            Some(profile) => (profile, "shipped"),
+            None => return (own, "default".to_owned()),
+        },
+    };
+    let source = described(source, &profile, &own);
+    (profile, source)
+}
+
 pub fn run(args: &DevicesArgs) -> Result<Status, Failure> {
-    let files = args.tables.prepare(&[])?;
+    let files = args.tables.prepare(&[&args.profile])?;
+    let file = args.profile.as_deref().map(read_profile).transpose()?;
     let choice = AdapterChoice { backend: args.backend.map(wgpu::Backend::from), ..AdapterChoice::default() };
     // Their numbers are those that `--adapter` takes beside the same `--backend`.
-    let mut adapters: Vec<_> =
-        adapters(choice.backend)?.iter().enumerate().map(|(number, adapter)| Device::of(number, adapter)).collect();
+    let device = |(number, adapter)| Device::of(number, adapter, file.as_ref());
+    let mut adapters: Vec<_> = adapters(choice.backend)?.iter().enumerate().map(device).collect();
     adapters.retain(|device| choice.backend.is_none_or(|backend| device.backend == backend.to_str()));
     let devices = Devices { schema: SCHEMA, adapters };
     if devices.adapters.is_empty() {

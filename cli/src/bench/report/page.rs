@@ -43,10 +43,12 @@ impl files::Report for Report {
     fn page(&self) -> Page {
         let failed = (!self.failures.is_empty())
             .then(|| format!("failed cases, which have no numbers: {}; they are listed below", self.failures.len()));
+        let profile = (self.profile != super::default_profile()).then(|| ("profile", self.profile.clone()));
+        let ceilings = [("ceilings", ceilings(&self.ceilings))];
         Page {
             head: self.head.clone(),
             title: format!("Paged attention measured on {}", self.adapter.name),
-            facts: vec![self.adapter.fact(), ("ceilings", ceilings(&self.ceilings))],
+            facts: [self.adapter.fact()].into_iter().chain(profile).chain(ceilings).collect(),
             notices: self.adapter.notice().into_iter().chain(failed).chain(self.notes.clone()).collect(),
             sections: sections(self),
             summary: Vec::new(),

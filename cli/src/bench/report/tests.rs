@@ -63,6 +63,7 @@ fn the_json_has_the_published_names() {
             "name": "llvmpipe (LLVM 15.0.6, 256 bits)", "backend": "Vulkan", "driver": "llvmpipe Mesa 22.3.6",
             "software": true, "device_type": "Cpu", "wgpu_version": "30.0.2",
         },
+        "profile": "default",
         "ceilings": {
             "read_gb_s": 8.5, "host_read_gb_s": null, "copy_gb_s": 6.25, "fma_gflop_s": 49.0, "dispatch_us": null,
         },
@@ -77,7 +78,7 @@ fn the_json_has_the_published_names() {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&json[name], value, "{name}");
     }
-    assert_eq!(json.as_object().unwrap().len(), 12);
+    assert_eq!(json.as_object().unwrap().len(), 13);
     assert_eq!(
         json["results"][0],
         json!({

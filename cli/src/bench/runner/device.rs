@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Gpu, Verdict};
 
 use crate::bench::{
@@ -11,16 +12,17 @@ use crate::bench::{
 
 pub(super) struct Device<'a> {
     gpu: &'a Gpu,
+    profile: &'a DeviceProfile,
     timer: PassTimer,
     kernels: CeilingKernels,
 }
 
 impl<'a> Device<'a> {
-    pub(super) fn new(gpu: &'a Gpu) -> Result<(Self, Ceilings), TimerError> {
+    pub(super) fn new(gpu: &'a Gpu, profile: &'a DeviceProfile) -> Result<(Self, Ceilings), TimerError> {
         let mut timer = PassTimer::new(gpu)?;
         let mut kernels = CeilingKernels::new(gpu);
         let ceilings = kernels.measure(&mut timer)?;
-        Ok((Self { gpu, timer, kernels }, ceilings))
+        Ok((Self { gpu, profile, timer, kernels }, ceilings))
     }
 }
 
@@ -35,7 +37,7 @@ impl Timer for Device<'_> {
     type Work = Work;
 
     fn prepare(&mut self, inputs: &CaseInputs, mode: Mode) -> Result<Case, CaseError> {
-        Ok(Case::new(self.gpu, inputs, mode)?)
+        Ok(Case::new(self.gpu, self.profile, inputs, mode)?)
     }
 
     fn check(&mut self, case: &Case, op: Op) -> Result<(Work, Sample, f64), CaseError> {
@@ -57,7 +59,7 @@ impl Timer for Device<'_> {
     }
 
     fn accuracy(&mut self, seed: u64, index: usize) -> Result<Figure, Verdict> {
-        figures::accuracy(self.gpu, seed, index)
+        figures::accuracy(self.gpu, self.profile, seed, index)
     }
 
     fn timing(&self) -> Timing {

@@ -189,7 +189,7 @@ fn x04_a_lost_device_ends_a_run_with_the_reason() {
     let Some(gpu) = test_device() else { return };
     gpu.device.destroy();
     let options = BenchOptions { cases: vec!["1,17,2,1,8".parse().unwrap()], ..BenchOptions::default() };
-    let ended = run(&gpu, &options, "", &AtomicBool::new(false), &mut |_| {});
+    let ended = run(&gpu, &ChosenProfile::of(&gpu), &options, "", &AtomicBool::new(false), &mut |_| {});
     let reason = match ended {
         Ok(report) => report.failures.first().map_or_else(String::new, |failure| failure.error.clone()),
         Err(error) => error.to_string(),

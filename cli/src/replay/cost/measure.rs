@@ -12,6 +12,7 @@ use crate::bench::{
     Case, CaseError, CaseInputs, CeilingKernels, Clock, Mode, ModelShape, Op, PassTimer, Rounds, Timing, median, pairs,
     rotated_layers,
 };
+use crate::common::ChosenProfile;
 use crate::replay::StepWork;
 use crate::report::Adapter;
 
@@ -66,6 +67,7 @@ pub fn calibrate(
     let mut timer = PassTimer::new(gpu)?;
     let ceilings = CeilingKernels::new(gpu).measure(&mut timer)?;
     let submit_us = submit_us(&mut timer)?;
+    let profile = ChosenProfile::of(gpu).profile;
     let batches = batches(if gpu.is_software() { 1 } else { GPU_SCALE });
     let total = batches.len();
     let mut cases = Vec::new();
@@ -82,7 +84,7 @@ pub fn calibrate(
             ..CaseInputs::new(options.shape.clone(), batch.lens.clone(), options.seed)
         };
         let failed = |source| CalibrateError::Case { what: label.clone(), source };
-        let case = Case::new(gpu, &inputs, Mode::Paged).map_err(|verdict| failed(CaseError::Run(verdict)))?;
+        let case = Case::new(gpu, &profile, &inputs, Mode::Paged).map_err(|verdict| failed(CaseError::Run(verdict)))?;
         cases.push((inputs, case));
     }
     let mut works = Vec::new();
