@@ -325,10 +325,16 @@ fn a_benchmark_writes_the_published_json() {
     let json = read_json(&file);
     let keys = ["schema", "kind", "version", "command", "seed", "adapter", "ceilings"];
     assert_eq!(json["profile"], json!("default"));
-    has_keys(&json, &[&keys[..], &["profile", "results", "pairs", "figures", "failures", "notes"]].concat());
+    has_keys(
+        &json,
+        &[&keys[..], &["profile", "results", "pairs", "figures", "failures", "waiting_share", "notes"]].concat(),
+    );
     assert_eq!((&json["kind"], &json["version"]), (&json!("bench"), &json!(env!("CARGO_PKG_VERSION"))));
     has_keys(&json["adapter"], &["name", "backend", "driver", "software", "device_type", "wgpu_version"]);
-    has_keys(&json["ceilings"], &["read_gb_s", "host_read_gb_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"]);
+    has_keys(
+        &json["ceilings"],
+        &["read_gb_s", "host_read_gb_s", "host_fma_gflop_s", "copy_gb_s", "fma_gflop_s", "dispatch_us"],
+    );
     assert_eq!((&json["seed"], &json["adapter"]["software"]), (&json!(7), &json!(software)));
     assert_eq!(json["failures"], json!([]));
     let command = json["command"].as_str().expect("a text");

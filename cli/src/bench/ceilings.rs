@@ -1,9 +1,8 @@
 //! What a device does at best: trivial kernels, measured in the same run as the cases.
 
+mod host;
 mod readers;
 
-use std::hint::black_box;
-use std::thread;
 use std::time::Instant;
 
 use wgpu_paged_attention::testkit::Gpu;
@@ -125,12 +124,15 @@ impl CeilingKernels {
 
         let samples = if self.gpu.is_software() { SOFTWARE_SAMPLES } else { GPU_SAMPLES };
         let mut read = vec![Vec::new(); self.readers.len()];
-        let (mut host, mut copy, mut fma, mut dispatch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let [mut host_read, mut host_fma, mut copy, mut fma, mut dispatch] = [const { Vec::new() }; 5];
         for _ in 0..samples {
             for (reader, rates) in read.iter_mut().enumerate() {
                 rates.push(self.reader_gb_s(reader, timer)?);
             }
-            host.extend((!self.host.is_empty()).then(|| host_read_gb_s(&self.host)));
+            if !self.host.is_empty() {
+                host_read.push(host::read_gb_s(&self.host));
+                host_fma.push(host::fma_gflop_s());
+            }
             copy.push(self.copy_gb_s());
             fma.push(self.fma_gflop_s(timer)?);
             let sample = timer.measure(|pass| {
@@ -147,7 +149,8 @@ impl CeilingKernels {
         self.fastest = read.iter().position(|&rate| Some(rate) == read_gb_s).unwrap_or(0);
         Ok(Ceilings {
             read_gb_s,
-            host_read_gb_s: best(&host),
+            host_read_gb_s: best(&host_read),
+            host_fma_gflop_s: best(&host_fma),
             copy_gb_s: best(&copy),
             fma_gflop_s: best(&fma),
             dispatch_us: median(&dispatch),
@@ -194,18 +197,6 @@ pub(super) fn best(rates: &[f64]) -> Option<f64> {
 /// A single tick too few would be the best rate of all.
 fn believable_us(timer: &PassTimer, sample: &Sample) -> f64 {
     if timer.is_implausible(sample) { sample.wall_us } else { timer.time_us(sample) }
-}
-
-/// What memory gives the host's cores, one thread each.
-fn host_read_gb_s(words: &[u32]) -> f64 {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let start = Instant::now();
-    thread::scope(|scope| {
-        for part in words.chunks(words.len().div_ceil(threads)) {
-            scope.spawn(move || black_box(part.iter().fold(0, |sum, word| sum ^ word)));
-        }
-    });
-    size_of_val(words) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 
 fn pipeline(gpu: &Gpu, label: &str, text: &str) -> wgpu::ComputePipeline {

@@ -25,7 +25,11 @@ pub struct Report {
     #[serde(default)]
     pub figures: Vec<Figure>,
     pub failures: Vec<Failure>,
-    /// What to know about the ceilings: see [`Report::note`].
+    /// Of the time for which threads of a software adapter had work in timed runs, the share that they waited for a core;
+    /// `None` where the system does not say.
+    #[serde(default)]
+    pub waiting_share: Option<f64>,
+    /// What to know about the numbers: see [`Report::note`].
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -37,6 +41,9 @@ pub struct Ceilings {
     /// What the host's own cores read; beside a software adapter only.
     #[serde(default)]
     pub host_read_gb_s: Option<f64>,
+    /// What they multiply and add in native code, in vectors of 256 bits.
+    #[serde(default)]
+    pub host_fma_gflop_s: Option<f64>,
     /// Copying one, bytes read and written together.
     pub copy_gb_s: Option<f64>,
     /// Multiply-adds, counted as two operations each.
@@ -69,13 +76,15 @@ impl Report {
             pairs: Vec::new(),
             figures: Vec::new(),
             failures: Vec::new(),
+            waiting_share: None,
             notes: Vec::new(),
         };
         report.note();
         report
     }
 
-    /// Writes down anew whether the driver's loads limit reading, and which case lies above its ceiling.
+    /// Writes down anew whether the driver's loads limit reading, whether other programs took cores, and which case lies above
+    /// its ceiling.
     pub fn note(&mut self) {
         self.notes = notes::notes(self);
     }

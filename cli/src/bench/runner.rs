@@ -11,8 +11,9 @@ use wgpu_paged_attention::testkit::{ACCURACY, Gpu, Verdict};
 
 use super::ceilings::best;
 use super::{
-    BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, Failure, Figure, Group, Measure, Mode, Op,
-    Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median, warnings,
+    BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, CoreTime, Failure, Figure, Group, Measure,
+    Mode, Op, Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median,
+    warnings,
 };
 use crate::common::ChosenProfile;
 use crate::report::Adapter;
@@ -53,6 +54,8 @@ pub trait Timer: Clock {
     fn accuracy(&mut self, seed: u64, index: usize) -> Result<Figure, Verdict>;
     fn timing(&self) -> Timing;
     fn time_us(&self, sample: &Sample) -> f64;
+    /// Of the program so far, where it computes what is timed.
+    fn core_time(&self) -> Option<CoreTime>;
 }
 
 /// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
@@ -93,6 +96,8 @@ struct Run<'a, T> {
     count: std::ops::RangeInclusive<u32>,
     report: Report,
     warnings: Vec<(String, Warning)>,
+    /// Of the timed runs.
+    core_time: CoreTime,
 }
 
 struct Side<'a, T: Timer> {
@@ -122,7 +127,8 @@ impl<'a, T: Timer> Run<'a, T> {
             (None, false) => LEAST_SAMPLES..=most,
         };
         let deadline = timer.now() + options.time_budget;
-        Self { timer, options, deadline, count, report, warnings: Vec::new() }
+        let (warnings, core_time) = (Vec::new(), CoreTime::default());
+        Self { timer, options, deadline, count, report, warnings, core_time }
     }
 
     fn all(
@@ -176,7 +182,13 @@ impl<'a, T: Timer> Run<'a, T> {
             }
             let now = self.timer.now();
             let deadline = now + end.saturating_sub(now) / (group.ops.len() - at) as u32;
-            match self.sample(op, &mut sides, deadline) {
+            let start = self.timer.core_time();
+            let sampled = self.sample(op, &mut sides, deadline);
+            if let Some((start, end)) = start.zip(self.timer.core_time()) {
+                self.core_time = self.core_time.plus(end.since(start));
+                self.report.waiting_share = self.core_time.waiting_share();
+            }
+            match sampled {
                 Ok(beside) => self.record(group, op, &sides, &beside),
                 Err(error) => sides.iter().for_each(|side| self.fail(side.inputs, op, side.mode, &error.to_string())),
             }

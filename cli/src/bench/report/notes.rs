@@ -1,4 +1,5 @@
-//! What a reader of the rates must know: what limits reading, and which case lies above its ceiling.
+//! What a reader of the rates must know: whether other programs took cores, what limits reading, and which case lies above its
+//! ceiling.
 
 use super::page::{lengths, rate};
 use super::{CaseResult, Ceilings, Report};
@@ -7,8 +8,21 @@ use crate::report::fmt::{number, percent};
 /// Where memory is the limit, reading is no slower than this share of a copy, whose bytes count twice.
 const LEAST_OF_COPY: f64 = 0.5;
 
+/// An idle machine is below: the threads of a driver wait a little for one another.
+const MOST_WAITING: f64 = 0.15;
+
 pub(super) fn notes(report: &Report) -> Vec<String> {
-    loads(&report.ceilings).into_iter().chain(above(&report.results)).collect()
+    let notes = [cores(report), loads(&report.ceilings), above(&report.results)];
+    notes.into_iter().flatten().collect()
+}
+
+fn cores(report: &Report) -> Option<String> {
+    let share = report.waiting_share.filter(|share| *share > MOST_WAITING)?;
+    Some(format!(
+        "another program took cores away: in timed runs, threads that had work waited for a core for {} of the time; an idle \
+         machine is faster",
+        percent(share)
+    ))
 }
 
 fn loads(ceilings: &Ceilings) -> Option<String> {
@@ -72,6 +86,25 @@ mod tests {
         assert_eq!(report(8.2, 16.5, None, &[]).notes.len(), 1);
         assert!(report(8.25, 16.5, None, &[]).notes.is_empty());
         assert!(report(512.0, 430.0, None, &[]).notes.is_empty());
+    }
+
+    #[test]
+    fn x19_cores_that_others_took_are_said() {
+        let mut busy = report(10.0, 10.0, None, &[]);
+        busy.waiting_share = Some(0.784);
+        busy.note();
+        assert_eq!(
+            busy.notes,
+            [
+                "another program took cores away: in timed runs, threads that had work waited for a core for 78.4 % of the time; \
+              an idle machine is faster"
+            ]
+        );
+        for share in [None, Some(0.1)] {
+            busy.waiting_share = share;
+            busy.note();
+            assert!(busy.notes.is_empty(), "{share:?}");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl files::Report for Report {
 }
 
 fn ceilings(ceilings: &Ceilings) -> String {
-    let Ceilings { read_gb_s, host_read_gb_s, copy_gb_s, fma_gflop_s, dispatch_us } = *ceilings;
+    let Ceilings { read_gb_s, host_read_gb_s, host_fma_gflop_s, copy_gb_s, fma_gflop_s, dispatch_us } = *ceilings;
     let rate = |rate: Option<f64>, unit: &str| rate.map(|rate| format!("{} {unit}", number(rate)));
     let parts = [
         ("read", rate(read_gb_s, "GB/s")),
@@ -66,7 +66,8 @@ fn ceilings(ceilings: &Ceilings) -> String {
         ("empty dispatch", dispatch_us.map(duration)),
     ];
     let parts = parts.map(|(what, best)| format!("{what} {}", best.as_deref().unwrap_or("not measured")));
-    let host = rate(host_read_gb_s, "GB/s").map(|rate| format!("host read {rate}"));
+    let host = [("read", rate(host_read_gb_s, "GB/s")), ("multiply-add", rate(host_fma_gflop_s, "GFLOP/s"))];
+    let host = host.into_iter().filter_map(|(what, rate)| Some(format!("host {what} {}", rate?)));
     parts.into_iter().chain(host).collect::<Vec<_>>().join(" | ")
 }
 

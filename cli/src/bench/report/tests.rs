@@ -65,7 +65,7 @@ fn the_json_has_the_published_names() {
         },
         "profile": "default",
         "ceilings": {
-            "read_gb_s": 8.5, "host_read_gb_s": null, "copy_gb_s": 6.25, "fma_gflop_s": 49.0, "dispatch_us": null,
+            "read_gb_s": 8.5, "host_read_gb_s": null, "host_fma_gflop_s": null, "copy_gb_s": 6.25, "fma_gflop_s": 49.0, "dispatch_us": null,
         },
         "pairs": [{
             "op": "decode", "model": "llama-3-8b", "kv_dtype": "f16", "block_size": 16, "batch": 8, "context": 2048,
@@ -73,12 +73,13 @@ fn the_json_has_the_published_names() {
         }],
         "figures": [],
         "failures": [],
+        "waiting_share": null,
         "notes": [],
     });
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&json[name], value, "{name}");
     }
-    assert_eq!(json.as_object().unwrap().len(), 13);
+    assert_eq!(json.as_object().unwrap().len(), 14);
     assert_eq!(
         json["results"][0],
         json!({
@@ -228,15 +229,19 @@ fn figures_are_told_with_what_was_asked() {
 #[test]
 fn a_report_from_before_a_field_is_read() {
     let mut json = serde_json::to_value(report()).unwrap();
-    json.as_object_mut().unwrap().remove("figures");
-    json.as_object_mut().unwrap().remove("notes");
-    json["ceilings"].as_object_mut().unwrap().remove("host_read_gb_s");
+    for field in ["figures", "notes", "profile", "waiting_share"] {
+        assert!(json.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+    }
+    for field in ["host_read_gb_s", "host_fma_gflop_s"] {
+        assert!(json["ceilings"].as_object_mut().unwrap().remove(field).is_some(), "{field}");
+    }
     let result = json["results"][0].as_object_mut().unwrap();
     for field in ["queries", "variant", "shared_prefix", "flops", "gflop_s", "fraction_of_fma"] {
         assert!(result.remove(field).is_some(), "{field}");
     }
     let old: Report = serde_json::from_value(json).unwrap();
     assert_eq!((old.results[0].queries, &*old.results[0].variant, old.figures.len()), (0, "", 0));
+    assert_eq!((&*old.profile, old.waiting_share), ("default", None));
 }
 
 #[test]

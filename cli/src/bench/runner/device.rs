@@ -6,7 +6,7 @@ use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Gpu, Verdict};
 
 use crate::bench::{
-    Case, CaseError, CaseInputs, CeilingKernels, Ceilings, Clock, Figure, Mode, Op, PassTimer, Sample, Timer,
+    Case, CaseError, CaseInputs, CeilingKernels, Ceilings, Clock, CoreTime, Figure, Mode, Op, PassTimer, Sample, Timer,
     TimerError, Timing, Work, figures,
 };
 
@@ -68,5 +68,9 @@ impl Timer for Device<'_> {
 
     fn time_us(&self, sample: &Sample) -> f64 {
         self.timer.time_us(sample)
+    }
+
+    fn core_time(&self) -> Option<CoreTime> {
+        self.gpu.is_software().then(CoreTime::now)
     }
 }

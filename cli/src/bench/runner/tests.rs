@@ -71,6 +71,12 @@ impl Timer for Fake {
     fn time_us(&self, sample: &Sample) -> f64 {
         sample.wall_us
     }
+
+    /// While something is timed, another program has a core for half of the time.
+    fn core_time(&self) -> Option<CoreTime> {
+        let now = self.now().as_nanos() as u64;
+        Some(CoreTime { ran: now, waited: now })
+    }
 }
 
 fn group(ops: &[Op], context: u32) -> Group {
@@ -138,6 +144,14 @@ fn a_wrong_case_has_no_time_and_the_other_side_goes_on() {
     assert_eq!((report.results.len(), report.results[0].mode, report.pairs.len()), (1, Mode::Contiguous, 0));
     assert_eq!((report.failures.len(), report.failures[0].mode), (1, Mode::Paged));
     assert!(report.failures[0].error.contains("element 3: got NaN"), "{:?}", report.failures);
+}
+
+#[test]
+fn cores_that_others_had_in_timed_runs_are_noted() {
+    let options = options(Some(2), LONG);
+    let report = run_all(&mut Fake::default(), &options, &[group(&[Op::Append, Op::Decode], 17)], &mut |_| {});
+    assert_eq!(report.waiting_share, Some(0.5));
+    assert!(report.notes.iter().any(|note| note.contains("for 50.0 % of the time")), "{:?}", report.notes);
 }
 
 #[test]
