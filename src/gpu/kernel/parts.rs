@@ -189,7 +189,7 @@ fn io(format: IoFormat) -> &'static str {
 
 /// The same of a kernel that computes outputs, of heads so many elements wide, and partials.
 fn output(format: IoFormat, v_head_dim: u32) -> Vec<&'static str> {
-    let out = if v_head_dim % 4 == 0 { shader!("common/out_vec4") } else { shader!("common/out_words") };
+    let out = if v_head_dim.is_multiple_of(4) { shader!("common/out_vec4") } else { shader!("common/out_words") };
     let partials = shader!("common/partials");
     match format {
         IoFormat::F32 => vec![io(format), out, partials],
