@@ -1,4 +1,4 @@
-// query_words.wgsl — queries of any width. Same function as query_vec4.wgsl.
+// query_words.wgsl — queries of any width. Same functions as query_vec4.wgsl.
 // Needs     params.num_q_heads and params.query_factor of the kernel; io_*.wgsl
 
 @group(2) @binding(1) var<storage, read> q: array<IoWord>; // [num_queries, num_q_heads, HEAD_DIM]
@@ -6,15 +6,26 @@
 fn query_element(query: u32, head: u32, e: u32) -> f32 {
     if (e >= HEAD_DIM || head >= params.num_q_heads) { return 0.0; }
     let at = (query * params.num_q_heads + head) * HEAD_DIM + e;
-    return io_element(q[at / IO_PER_WORD], at) * params.query_factor;
+    return io_element(q[at / IO_PER_WORD], at);
 }
 
-// vec4 i of a query head, scaled; 0 past HEAD_DIM and past the last head.
-fn query_vec4(query: u32, head: u32, i: u32) -> vec4<f32> {
+alias QueryVec4 = vec4<f32>;
+
+// vec4 i of a query head as it is stored; 0 past HEAD_DIM and past the last head.
+fn load_query(query: u32, head: u32, i: u32) -> QueryVec4 {
     return vec4<f32>(
         query_element(query, head, 4u * i),
         query_element(query, head, 4u * i + 1u),
         query_element(query, head, 4u * i + 2u),
         query_element(query, head, 4u * i + 3u),
     );
+}
+
+fn query_values(loaded: QueryVec4) -> vec4<f32> {
+    return loaded;
+}
+
+// The same, scaled.
+fn query_vec4(query: u32, head: u32, i: u32) -> vec4<f32> {
+    return load_query(query, head, i) * params.query_factor;
 }

@@ -2,7 +2,7 @@
 // Twin      src/plan/words.rs: StepHeader, QueryTile, Merge
 //
 // Offsets count words from the start of `step`. Behind the header lie
-//   classes    [TILE_CLASSES]        TileClass; class c has room for 2^c tokens
+//   classes    [TILE_CLASSES]        TileClass; class c has room for 2^c tokens, the last for a part of a chunk
 //   positions  [num_queries]   i32   of each query in its sequence; negative before its first key
 //   slots      [num_slots]     u32   places of the tokens to append
 //   updates    [num_updates]         see table_update.wgsl

@@ -11,7 +11,8 @@ fn visible_keys(position: i32, window: u32, begin: u32, end: u32) -> vec2<u32> {
 }
 
 fn sees(seen: vec2<u32>, key: u32) -> bool {
-    return key >= seen.x && key < seen.y;
+    // One comparison for both ends: before the first key, the difference wraps.
+    return key - seen.x < seen.y - seen.x;
 }
 
 // Whether all that a query sees lies in one split, which then writes the query's result: there is nothing to merge. A

@@ -1,6 +1,7 @@
 //! The form of the attention kernel on the GPUs of each maker, as their compilers take it: docs/GPU-COMPILERS.md.
 
 use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::prefill_shape::ChunkForm;
 use crate::gpu::kernel::shape::{LaneComm, Scoring};
 
 const AMD: u32 = 0x1002;
@@ -52,6 +53,19 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
         (NVIDIA, LaneComm::Workgroup { .. }) => AttentionForm { unrolled: true, ..form },
         (AMD, LaneComm::Subgroup { lanes: 32 }) => AttentionForm { scoring: Scoring::RowLanes, loads: 8, ..form },
         _ => form,
+    }
+}
+
+/// How the device of an adapter serves chunks of prompts.
+///
+/// Where there are registers enough, most instructions of a tile in workgroup memory are multiply-adds. The compilers of
+/// Intel and Apple spill there, and AMD's before RDNA leaves room for one wave. Software computes what goes through that
+/// memory lane by lane.
+pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo) -> ChunkForm {
+    match (info.vendor, info.subgroup_min_size) {
+        _ if is_software(info) => ChunkForm::QueryTiles,
+        (NVIDIA, _) | (AMD, 32) => ChunkForm::WorkgroupTiles { rows: 64 },
+        _ => ChunkForm::QueryTiles,
     }
 }
 
@@ -119,7 +133,11 @@ mod tests {
         (info.subgroup_min_size, info.subgroup_max_size) = sizes;
         let form = maker_form(&info, Features::SUBGROUP);
         let loops = if form.unrolled { "unrolled" } else { "loops" };
-        format!("{form} {loops}, {} rows, {} loads", form.tile_rows, form.loads)
+        let chunks = match maker_chunk_form(&info) {
+            ChunkForm::QueryTiles => String::new(),
+            ChunkForm::WorkgroupTiles { rows } => format!(", chunks of {rows} rows"),
+        };
+        format!("{form} {loops}, {} rows, {} loads{chunks}", form.tile_rows, form.loads)
     }
 
     #[test]
@@ -144,7 +162,7 @@ mod tests {
                 DiscreteGpu,
                 Backend::Vulkan,
                 (32, 32),
-                "subgroup32 row-lanes unrolled, 8 rows, 4 loads",
+                "subgroup32 row-lanes unrolled, 8 rows, 4 loads, chunks of 64 rows",
             ),
             (
                 AMD,
@@ -152,7 +170,7 @@ mod tests {
                 DiscreteGpu,
                 Backend::Vulkan,
                 (32, 64),
-                "subgroup32 row-lanes loops, 8 rows, 8 loads",
+                "subgroup32 row-lanes loops, 8 rows, 8 loads, chunks of 64 rows",
             ),
             (
                 AMD,
@@ -160,7 +178,7 @@ mod tests {
                 DiscreteGpu,
                 Backend::Dx12,
                 (32, 64),
-                "subgroup32 row-lanes loops, 8 rows, 8 loads",
+                "subgroup32 row-lanes loops, 8 rows, 8 loads, chunks of 64 rows",
             ),
             (AMD, "AMD Radeon Vega", DiscreteGpu, Backend::Vulkan, (64, 64), "subgroup64 loops, 8 rows, 1 loads"),
             (AMD, "AMD Radeon Pro 5500M", DiscreteGpu, Backend::Metal, (4, 64), "workgroup64 loops, 4 rows, 1 loads"),

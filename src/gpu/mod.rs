@@ -23,6 +23,7 @@ mod value;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
+pub use kernel::prefill_shape::ChunkForm;
 pub use kernel::shape::{LaneComm, Scoring};
 pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]

@@ -6,11 +6,13 @@ pub(super) mod file;
 use super::compat;
 use super::error::SpecError;
 use super::makers::{
-    WITHOUT_SUBGROUPS, has_one_subgroup_size, is_software, maker_form, max_loop_rounds, smallest_subgroup,
+    WITHOUT_SUBGROUPS, has_one_subgroup_size, is_software, maker_chunk_form, maker_form, max_loop_rounds,
+    smallest_subgroup,
 };
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
+use crate::gpu::kernel::prefill_shape::ChunkForm;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
-use crate::plan::{MAX_TILE_TOKENS, Schedule};
+use crate::plan::{MAX_CHUNK_TOKENS, MAX_TILE_TOKENS, Schedule};
 
 /// Beyond, the kernels' positions could wrap.
 const MAX_SPLIT_TOKENS: u32 = 1 << 30;
@@ -46,6 +48,8 @@ pub struct DeviceProfile {
     pub chunk_queries: u32,
     /// Keys in one split of a chunk's rows.
     pub chunk_split_tokens: u32,
+    /// How chunks are served.
+    pub chunk_form: ChunkForm,
     /// Whether shared prefixes are served once; see [`Schedule::share_prefixes`].
     pub share_prefixes: bool,
     /// Work of one dispatch, in query rows times keys: more is dealt out to several, for systems end a dispatch that
@@ -96,6 +100,7 @@ impl DeviceProfile {
             },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,
+            chunk_form: maker_chunk_form(info),
             share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
             // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.
@@ -149,6 +154,7 @@ impl DeviceProfile {
                 self.subgroups.is_power_of_two() && self.subgroups <= 8,
                 "a power of two, up to 8",
             ),
+            ("chunk_form", self.chunk_form.rows(), [16, 32, 64].contains(&self.chunk_form.rows()), "16, 32 or 64 rows"),
             ("loads", self.loads, (1..=16).contains(&self.loads), "from 1 to 16"),
             (
                 "lane_comm",
@@ -199,6 +205,10 @@ impl DeviceProfile {
             tile_tokens: self.tile_tokens.min(AttentionShape::max_tile_tokens(kv, self.attention_form())),
             chunk_queries: self.chunk_queries,
             chunk_split_tokens: self.chunk_split_tokens,
+            chunk_tokens: match self.chunk_form {
+                ChunkForm::QueryTiles => 0,
+                ChunkForm::WorkgroupTiles { .. } => MAX_CHUNK_TOKENS,
+            },
             share_prefixes: self.share_prefixes,
         }
         .sane()
@@ -225,9 +235,13 @@ impl DeviceProfile {
         bytes.next_power_of_two().max(4096).min(most).max(bytes)
     }
 
-    /// The form of the attention kernel, as it stands in labels and reports: `subgroup32 row-lanes`.
+    /// The form of the attention kernels, as it stands in labels and reports: `subgroup32 row-lanes chunks64`.
     pub fn form_name(&self) -> String {
-        self.attention_form().to_string()
+        let form = self.attention_form();
+        match self.chunk_form {
+            ChunkForm::QueryTiles => form.to_string(),
+            ChunkForm::WorkgroupTiles { rows } => format!("{form} chunks{rows}"),
+        }
     }
 
     /// Forms that the device can run: this one, each that differs from it in one choice, and the one that needs nothing.
@@ -235,13 +249,14 @@ impl DeviceProfile {
         let with_scoring = |scoring| Self { scoring, ..self.clone() };
         let other_loads = Self { wide_loads: !self.wide_loads, ..self.clone() };
         let other_subgroups = Self { subgroups: if self.subgroups > 1 { 1 } else { 4 }, ..self.clone() };
-        let without_subgroups = self.clone().without_subgroups();
-        let others =
-            Scoring::ALL.map(with_scoring).into_iter().chain([other_loads, other_subgroups, without_subgroups]);
+        let other_chunks = Self { chunk_form: self.chunk_form.other(), ..self.clone() };
+        let others = [other_loads, other_subgroups, other_chunks, self.clone().without_subgroups()];
+        let others = Scoring::ALL.map(with_scoring).into_iter().chain(others);
         let mut forms = vec![self.clone()];
         for form in others {
             // Where lanes meet in workgroup memory, the queries lie there anyway.
-            let is_same = |known: &Self| known.attention_form().text_form() == form.attention_form().text_form();
+            let texts = |form: &Self| (form.attention_form().text_form(), form.chunk_form);
+            let is_same = |known: &Self| texts(known) == texts(&form);
             if form.check(device).is_ok() && !forms.iter().any(is_same) {
                 forms.push(form);
             }

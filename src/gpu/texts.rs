@@ -9,6 +9,7 @@ use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
 use crate::gpu::value::ClearValue;
 use crate::layout::KvLayout;
+use crate::plan::MAX_TILE_TOKENS;
 
 /// A kernel as it goes to wgpu.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub struct KernelText {
     pub label: String,
     /// Tokens of its query tiles, if it is one of an attention.
     pub tile_tokens: Option<u32>,
+    /// Whether these are the tiles of chunks of prompts.
+    pub is_chunk: bool,
     /// The text.
     pub wgsl: String,
     /// What wgpu is asked to add to it.
@@ -34,12 +37,14 @@ pub fn browser_wgsl(wgsl: &str) -> String {
 
 impl KernelText {
     fn new(kernel: &Kernel, tile_tokens: Option<u32>) -> Self {
-        Self { label: kernel.to_string(), tile_tokens, wgsl: kernel.wgsl(), checks: runtime_checks() }
+        let is_chunk = matches!(kernel, Kernel::PagedPrefill { .. });
+        Self { label: kernel.to_string(), tile_tokens, is_chunk, wgsl: kernel.wgsl(), checks: runtime_checks() }
     }
 }
 
 /// The kernels that a model with this attention takes on devices of this profile: first those of the attention, one for
-/// every size of query tile from a single token up to the widest of the profile.
+/// every size of query tile from a single token up to the widest of the profile, and one for chunks where these have their
+/// own.
 ///
 /// # Errors
 /// [`SpecError`] if the attention does not fit the layout.
@@ -50,7 +55,7 @@ pub fn kernel_texts(
 ) -> Result<Vec<KernelText>, SpecError> {
     attention.check(layout)?;
     let kv = KvShape::of(layout);
-    let widest = profile.schedule(&kv).tile_tokens;
+    let schedule = profile.schedule(&kv);
     let variant = attention.variant();
     let others = [
         Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant },
@@ -61,7 +66,7 @@ pub fn kernel_texts(
         Kernel::BlockClear { num_blocks: layout.num_blocks(), fill: ClearValue::default() },
     ];
     let classes = class_kernels(profile, layout, attention);
-    let attention = classes.iter().filter(|class| class.shape.tokens() <= widest);
-    let attention = attention.map(|class| KernelText::new(&class.kernel, Some(class.shape.tokens())));
+    let attention = classes.iter().enumerate().filter(|(class, _)| schedule.needs(*class, MAX_TILE_TOKENS));
+    let attention = attention.map(|(_, class)| KernelText::new(&class.kernel, Some(class.shape.tokens())));
     Ok(attention.chain(others.iter().map(|kernel| KernelText::new(kernel, None))).collect())
 }

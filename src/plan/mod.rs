@@ -23,11 +23,11 @@ pub use raw::RawTables;
 pub use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
-pub use words::{BlockCopy, MAX_TILE_TOKENS, TableUpdate};
+pub use words::{BlockCopy, MAX_CHUNK_TOKENS, MAX_TILE_TOKENS, TableUpdate};
 #[cfg(feature = "testkit")]
-pub use words::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TileClass};
+pub use words::{CHUNK_CLASS, Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TileClass};
 #[cfg(not(feature = "testkit"))]
-pub(crate) use words::{StepHeader, TILE_CLASSES};
+pub(crate) use words::{CHUNK_CLASS, StepHeader, TILE_CLASSES};
 
 use std::ops::Range;
 use std::sync::Arc;

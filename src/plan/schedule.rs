@@ -1,6 +1,6 @@
 //! How a step's work is cut: a property of the device, never of the batch.
 
-use super::words::MAX_TILE_TOKENS;
+use super::words::{CHUNK_CLASS, MAX_CHUNK_TOKENS, MAX_TILE_TOKENS};
 
 /// How queries are gathered into tiles, and keys cut into splits; set the fields of a [`default`](Self::default).
 ///
@@ -18,6 +18,8 @@ pub struct Schedule {
     pub chunk_queries: u32,
     /// Keys in one split of a row of a chunk.
     pub chunk_split_tokens: u32,
+    /// Tokens of a query tile of a chunk, at most [`MAX_CHUNK_TOKENS`]; 0 where chunks are served in the tiles of all others.
+    pub chunk_tokens: u32,
     /// Whether sequences that begin with the same blocks are looked for, to serve their first splits once.
     pub share_prefixes: bool,
 }
@@ -30,13 +32,32 @@ impl Schedule {
             split_tokens: self.split_tokens.max(1),
             tile_tokens: 1 << tile_tokens.ilog2(),
             chunk_split_tokens: self.chunk_split_tokens.max(1),
+            chunk_tokens: self.chunk_tokens.min(MAX_CHUNK_TOKENS),
             ..self
         }
     }
 
-    /// The class of the tiles that serve `queries` tokens.
+    /// The class of the tiles that serve a sequence of so many queries.
     pub(crate) fn class(&self, queries: u32) -> usize {
-        queries.clamp(1, self.tile_tokens).next_power_of_two().ilog2() as usize
+        if self.chunk_tokens > 0 && self.is_chunk(queries) { CHUNK_CLASS } else { self.tile_class(queries) }
+    }
+
+    /// The class of the tiles with room for `tokens`, or of the widest, if they are no chunk's.
+    pub(crate) fn tile_class(&self, tokens: u32) -> usize {
+        tokens.clamp(1, self.tile_tokens).next_power_of_two().ilog2() as usize
+    }
+
+    /// Tokens for which a tile of a class has room.
+    pub(crate) fn room(&self, class: usize) -> u32 {
+        if class == CHUNK_CLASS { self.chunk_tokens } else { 1 << class }
+    }
+
+    /// Whether steps may have tiles of a class if no tile has more than `max_queries` tokens.
+    pub(crate) fn needs(&self, class: usize, max_queries: u32) -> bool {
+        match class {
+            CHUNK_CLASS => self.chunk_tokens > 0 && max_queries >= self.chunk_queries.min(MAX_TILE_TOKENS),
+            _ => class <= self.tile_class(max_queries),
+        }
     }
 
     /// Whether a sequence with so many queries is a chunk.
@@ -58,6 +79,7 @@ impl Default for Schedule {
             tile_tokens: MAX_TILE_TOKENS,
             chunk_queries: 9,
             chunk_split_tokens: 16_384,
+            chunk_tokens: 0,
             share_prefixes: true,
         }
     }

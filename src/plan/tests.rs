@@ -67,7 +67,7 @@ fn work(plan: &StepPlan) -> Vec<(u32, u32, u32)> {
         let mut items = 0;
         for tile in plan.tiles(class) {
             assert_eq!(tile.item_start, items);
-            assert!((1..=1 << class).contains(&tile.num_members));
+            assert!((1..=plan.schedule().room(class)).contains(&tile.num_members));
             let first = tile.key_begin / tile.split_tokens;
             let last = tile.key_end.div_ceil(tile.split_tokens).max(first + 1);
             items += last - first;
@@ -130,10 +130,11 @@ proptest! {
         tile_tokens in prop::sample::select(vec![1, 2, 4, 16]),
         chunk_queries in prop::sample::select(vec![5, 9, u32::MAX]),
         chunk_split_tokens in 1..30_u32,
+        chunk_tokens in prop::sample::select(vec![0, 7, 16, 64]),
         share_prefixes in any::<bool>(),
     ) {
         let plan = plan(
-            Schedule { split_tokens, tile_tokens, chunk_queries, chunk_split_tokens, share_prefixes },
+            Schedule { split_tokens, tile_tokens, chunk_queries, chunk_split_tokens, chunk_tokens, share_prefixes },
             &seqs,
         );
         let work = work(&plan);
@@ -147,6 +148,14 @@ proptest! {
         for seq in &seqs {
             own.extend((0..seq.queries).map(|_| base));
             base += if seq.queries > 0 { seq.len.div_ceil(BLOCK) } else { 0 };
+        }
+        // The kernel for chunks counts on from the first member of a tile.
+        for tile in plan.tiles(CHUNK_CLASS) {
+            let members = members(&plan, tile);
+            for pair in members.windows(2) {
+                let position = |at: usize| plan.positions()[pair[at] as usize];
+                prop_assert_eq!((pair[1] - pair[0], position(1) - position(0)), (1, 1));
+            }
         }
         for tile in (0..TILE_CLASSES).flat_map(|class| plan.tiles(class)) {
             for &row in members(&plan, tile) {

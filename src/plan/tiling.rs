@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::reach::Reach;
 use super::schedule::Schedule;
 use super::sharing::{SharedRun, Sharing, Span};
-use super::words::{MAX_TILE_TOKENS, Merge, NO_PARTIAL, QueryTile, TILE_CLASSES};
+use super::words::{Merge, NO_PARTIAL, QueryTile, TILE_CLASSES};
 use crate::error::PlanError;
 
 /// The tiles of a step; keeps its memory from step to step.
@@ -102,7 +102,7 @@ impl Tiling {
             first_partial: self.num_partials,
         };
         self.num_partials += splits * stride;
-        let class = schedule.class(stride);
+        let class = schedule.tile_class(stride);
         self.push_tile(class, splits, tile, positions);
     }
 
@@ -115,7 +115,7 @@ impl Tiling {
         let class = schedule.class(span.queries);
         let mut query = 0;
         while query < span.queries {
-            let num_members = (span.queries - query).min(1 << class);
+            let num_members = (span.queries - query).min(schedule.room(class));
             let first_row = span.first_row + query;
             let positions = span.position(query)..=span.position(query + num_members) - 1;
             let tile = QueryTile {
@@ -171,5 +171,3 @@ fn reach(tile: &QueryTile, positions: &RangeInclusive<i64>) -> Reach {
         split_tokens: tile.split_tokens,
     }
 }
-
-const _: () = assert!(MAX_TILE_TOKENS as usize == 1 << (TILE_CLASSES - 1));

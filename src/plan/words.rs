@@ -4,10 +4,16 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::ids::BlockId;
 
-/// Classes of query tiles: class `c` has room for `2^c` tokens.
-pub const TILE_CLASSES: usize = 5;
-/// The tokens of the widest query tile.
-pub const MAX_TILE_TOKENS: u32 = 1 << (TILE_CLASSES - 1);
+/// Classes of query tiles: class `c` has room for `2^c` tokens, and the last, for chunks of prompts, for
+/// [`MAX_CHUNK_TOKENS`].
+pub const TILE_CLASSES: usize = 6;
+/// The class of the query tiles of chunks, if these have one of their own. The members of such a tile are neighbours, in
+/// the step and in their sequence.
+pub const CHUNK_CLASS: usize = TILE_CLASSES - 1;
+/// The tokens of the widest query tile but for those of chunks.
+pub const MAX_TILE_TOKENS: u32 = 1 << (CHUNK_CLASS - 1);
+/// The tokens of the widest query tile of a chunk.
+pub const MAX_CHUNK_TOKENS: u32 = 64;
 /// In [`QueryTile::first_partial`]: the tile leaves no partials, because the result of its one split is that of
 /// its queries.
 pub const NO_PARTIAL: u32 = u32::MAX;

@@ -3,7 +3,7 @@
 use crate::plan::{Merge, QueryTile, StepPlan};
 
 impl StepPlan {
-    /// The query tiles of class `class`, which have room for `2^class` tokens; none beyond [`TILE_CLASSES`](crate::plan::TILE_CLASSES).
+    /// The query tiles of class `class`, as far as there are any; none beyond [`TILE_CLASSES`](crate::plan::TILE_CLASSES).
     pub fn tiles(&self, class: usize) -> &[QueryTile] {
         self.tiling.tiles.get(class).map_or(&[], Vec::as_slice)
     }

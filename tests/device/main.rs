@@ -21,6 +21,7 @@ mod kernels;
 mod loops;
 mod merge_states;
 mod pipeline_cache;
+mod prefill;
 mod rotary;
 mod snapshot;
 mod steps;

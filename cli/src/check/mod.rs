@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rand::Rng;
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
+use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm};
 use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict, in_parallel};
 
 use crate::report::Adapter;
@@ -22,6 +22,9 @@ use crate::seed::rng_for;
 
 pub use report::{CheckReport, GroupReport, PlantedFault};
 pub use scenarios::{CheckScene, scenarios};
+
+/// Queries of the chunks that a software device serves like a GPU.
+const CHUNK_QUERIES: u32 = 9;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -54,6 +57,11 @@ impl Variant {
             // The form that needs nothing from the device is what other devices run.
             forms.retain(|form| form == own || form.lane_comm != own.lane_comm);
         }
+        // What GPUs have for chunks needs no subgroups either.
+        let plain = |form: &&mut DeviceProfile| form.software && matches!(form.lane_comm, LaneComm::Workgroup { .. });
+        for form in forms.iter_mut().filter(plain) {
+            (form.chunk_form, form.chunk_queries) = (ChunkForm::WorkgroupTiles { rows: 64 }, CHUNK_QUERIES);
+        }
         let variant = |profile: &DeviceProfile, format, paged| Self { format, paged, profile: profile.clone(), alone };
         let formats = |profile| KvDtype::ALL.map(|format| [true, false].map(|paged| variant(profile, format, paged)));
         forms.iter().flat_map(formats).flatten().collect()
@@ -68,8 +76,13 @@ impl Variant {
     /// everywhere.
     fn faults(&self) -> Vec<Fault> {
         let planted = self.paged && self.format == KvDtype::F16;
-        let spec = CheckScene::for_faults(self.format, self.paged).spec;
+        let spec = CheckScene::for_faults(self.format, self.paged, self.has_chunks()).spec;
         Fault::ALL.into_iter().filter(|fault| planted && fault.shows_in(&spec)).collect()
+    }
+
+    /// Whether chunks have a kernel of their own.
+    fn has_chunks(&self) -> bool {
+        self.profile.chunk_form != ChunkForm::QueryTiles
     }
 
     fn mode(&self) -> &'static str {
@@ -118,7 +131,7 @@ impl Work {
             begin(&format!("{}: {}{planted}", variant.label(), scenario.label()));
             judge(gpu, variant, scenario, seed, fault)
         };
-        let planted = CheckScene::for_faults(variant.format, variant.paged);
+        let planted = CheckScene::for_faults(variant.format, variant.paged, variant.has_chunks());
         let plant = |&fault: &Fault| PlantedFault::new(fault, variant, &answer(&planted, Some(fault)));
         let self_test = self.faults.iter().map(plant).collect();
         let mut group = GroupReport::new(variant);

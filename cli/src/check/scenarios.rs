@@ -69,10 +69,11 @@ impl CheckScene {
     }
 
     /// Where all faults show that are planted: every option, a first sequence whose queries see its first block, and
-    /// several blocks, so that one can be missed.
-    pub fn for_faults(format: KvDtype, paged: bool) -> Self {
+    /// several blocks, so that one can be missed. With `chunks` there are some beside a token.
+    pub fn for_faults(format: KvDtype, paged: bool, chunks: bool) -> Self {
         let mut spec = ScenarioSpec::decode(SMALL.0, SMALL.1, SMALL.2, &[10, 40, 100]);
-        (spec.kv_dtype, spec.paged, spec.lse, spec.query_lens) = (format, paged, true, Some(vec![2, 1, 2]));
+        let queries = if chunks { vec![10, 1, 70] } else { vec![2, 1, 2] };
+        (spec.kv_dtype, spec.paged, spec.lse, spec.query_lens) = (format, paged, true, Some(queries));
         spec.variant = ScenarioVariant {
             window: Some(30),
             soft_cap: Some(2.0),
@@ -263,7 +264,9 @@ mod tests {
 
     #[test]
     fn all_faults_show_where_they_are_planted() {
-        let scenario = CheckScene::for_faults(KvDtype::F16, true);
-        assert!(Fault::ALL.into_iter().all(|fault| fault.shows_in(&scenario.spec)));
+        for chunks in [false, true] {
+            let scenario = CheckScene::for_faults(KvDtype::F16, true, chunks);
+            assert!(Fault::ALL.into_iter().all(|fault| fault.shows_in(&scenario.spec)));
+        }
     }
 }

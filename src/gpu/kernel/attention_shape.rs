@@ -140,7 +140,7 @@ impl AttentionShape {
             ("TOKENS", self.tokens()),                                // tokens of a query tile
             ("GROUP", self.group),                                    // query heads per KV head
             ("GROUP_TILE", self.group_tile),                          // of these, served by one workgroup
-            ("HEAD_TILES", self.head_tiles),                          // workgroups that share them
+            ("PARTS_PER_ITEM", self.head_tiles),                      // workgroups that share them, and a work item
             ("Q_ROWS", self.rows()),                                  // query rows of a workgroup
             ("LANES", self.lanes),                                    // invocations of a workgroup
             ("LOG2_LANES", self.lanes.ilog2()),                       //

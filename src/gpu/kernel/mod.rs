@@ -8,6 +8,7 @@
 pub(crate) mod attention_shape;
 pub(crate) mod params;
 mod parts;
+pub(crate) mod prefill_shape;
 pub(crate) mod shape;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ pub(crate) mod variant;
 use std::fmt;
 
 use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::unroll::unroll;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
@@ -56,6 +58,17 @@ pub(crate) enum Kernel {
         form: AttentionForm,
         variant: Variant,
     },
+    /// Attention of the chunks of prompts over the pool.
+    PagedPrefill {
+        kv: KvShape,
+        /// As in [`PagedAttention`](Self::PagedAttention).
+        paged: bool,
+        /// Query heads per KV head.
+        group: u32,
+        /// Query rows of a workgroup, if heads are narrow enough.
+        rows: u32,
+        variant: Variant,
+    },
     /// Merges the partial results of queries that see several splits.
     MergePartials { v_head_dim: u32, variant: Variant },
 }
@@ -73,6 +86,7 @@ impl Kernel {
             Self::PoolImport { .. } => "pool_import",
             Self::PoolExport { .. } => "pool_export",
             Self::PagedAttention { .. } => "paged_attention",
+            Self::PagedPrefill { .. } => "paged_prefill",
             Self::MergePartials { .. } => "merge_partials",
         }
     }
@@ -95,7 +109,11 @@ impl Kernel {
     /// refuses.
     pub(crate) fn wgsl(&self) -> String {
         let (constants, parts) = self.parts();
-        let is_unrolled = matches!(self, Self::PagedAttention { form: AttentionForm { unrolled: true, .. }, .. });
+        // The kernel for chunks has but few of each kind.
+        let is_unrolled = match self {
+            Self::PagedAttention { form, .. } => form.unrolled,
+            _ => matches!(self, Self::PagedPrefill { .. }),
+        };
         // A loop of one round is written out all the same: not every compiler sees through its counter.
         let longest = if is_unrolled { u32::MAX } else { 1 };
         let mut text = constants.wgsl();
@@ -139,6 +157,10 @@ impl fmt::Display for Kernel {
             Self::PagedAttention { kv, paged, group, class, form, variant } => {
                 let mode = if *paged { "" } else { " contiguous" };
                 write!(f, " {kv} g{group} t{} {form}{mode}{variant}", 1_u64 << (*class).min(63))
+            }
+            Self::PagedPrefill { kv, paged, group, rows, variant } => {
+                let mode = if *paged { "" } else { " contiguous" };
+                write!(f, " {kv} g{group} r{}{mode}{variant}", PrefillShape::new(kv, *group, *rows).rows())
             }
             Self::MergePartials { v_head_dim, variant } => write!(f, " d{v_head_dim}{variant}"),
         }

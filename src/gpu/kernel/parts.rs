@@ -2,8 +2,9 @@
 
 use crate::formats::KvDtype;
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
-use crate::gpu::kernel::shape::{Constants, LaneComm, Scoring};
-use crate::gpu::kernel::variant::IoFormat;
+use crate::gpu::kernel::prefill_shape::PrefillShape;
+use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm, Scoring};
+use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::value::{ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
 
@@ -58,6 +59,12 @@ impl Kernel {
                 constants.set_flag("TILE_IN_BLOCK", !paged || kv.block_size.is_multiple_of(shape.key_tile()));
                 constants.set_flag("PAGED", paged);
             }
+            Self::PagedPrefill { kv, paged, group, rows, variant } => {
+                kv.add_to(&mut constants);
+                PrefillShape::new(&kv, group, rows).add_to(&mut constants);
+                variant.add_to(&mut constants);
+                constants.set_flag("PAGED", paged);
+            }
             Self::MergePartials { v_head_dim, variant } => {
                 constants.set("V_HEAD_DIM", v_head_dim);
                 variant.add_to(&mut constants);
@@ -107,13 +114,13 @@ impl Kernel {
                     LaneComm::Workgroup { .. } => shader!("common/lanes_workgroup"),
                 };
                 let pool = if form.wide_loads { shader!("common/pool_u64") } else { shader!("common/pool_u32") };
-                let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/visible")];
-                let softmax = vec![shader!("common/softmax"), pool, load(kv.format), lanes];
-                let q = if kv.head_dim % 4 == 0 { shader!("common/query_vec4") } else { shader!("common/query_words") };
-                let output = output(variant.io_format, kv.v_head_dim);
                 let many = AttentionShape::new(&kv, group, class, form).subgroups > 1;
-                let team = vec![if many { shader!("common/team_many") } else { shader!("common/team_one") }];
-                [step, softmax, output, team, vec![q], score(form), vec![shader!("paged_attention")]].concat()
+                let team = if many { shader!("common/team_many") } else { shader!("common/team_one") };
+                let lanes = [vec![pool, lanes, team], score(form)].concat();
+                [attending(&kv, &variant), lanes, vec![shader!("paged_attention")]].concat()
+            }
+            Self::PagedPrefill { kv, variant, .. } => {
+                [attending(&kv, &variant), vec![shader!("common/pool_u32"), shader!("paged_prefill")]].concat()
             }
             Self::MergePartials { v_head_dim, variant } => {
                 let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];
@@ -135,6 +142,14 @@ impl ExternalLayout {
         constants.set("EXTERNAL_PER_WORD", self.element.per_word());
         constants.set_flag("TOKEN_MAJOR", self.order == ExternalOrder::TokenMajor);
     }
+}
+
+/// What the kernels that attend have in common.
+fn attending(kv: &KvShape, variant: &Variant) -> Vec<&'static str> {
+    let q = if kv.head_dim.is_multiple_of(4) { shader!("common/query_vec4") } else { shader!("common/query_words") };
+    let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/visible")];
+    let attention = vec![shader!("common/softmax"), load(kv.format), shader!("common/attention"), q];
+    [step, attention, output(variant.io_format, kv.v_head_dim)].concat()
 }
 
 /// For kernels that write words of the caller's.

@@ -201,7 +201,9 @@ impl Attention {
         cache.maker.check()?;
         self.check_cache(cache)?;
         // The widest tiles take longest, so they come first.
-        let classes: Vec<_> = self.classes[..=cache.schedule().class(max_queries)].iter().rev().collect();
+        let schedule = cache.schedule();
+        let classes = self.classes.iter().enumerate().rev().filter(|(class, _)| schedule.needs(*class, max_queries));
+        let classes: Vec<_> = classes.map(|(_, class)| class).collect();
         parallel::for_each(&classes, |class| class.pipeline(cache, &self.attention_io).map(drop))?;
         // Every step may change a table.
         cache.table_update()?;

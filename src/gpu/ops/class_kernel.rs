@@ -6,13 +6,14 @@ use crate::gpu::cache::KvCache;
 use crate::gpu::error::DeviceError;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionShape;
+use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::LazyPipeline;
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
 use crate::gpu::step::ClassWork;
 use crate::layout::KvLayout;
-use crate::plan::TILE_CLASSES;
+use crate::plan::{CHUNK_CLASS, TILE_CLASSES};
 
 /// The kernels of an attention over caches of this layout, on devices of this profile: one per class of query tiles.
 pub(crate) fn class_kernels(
@@ -24,22 +25,71 @@ pub(crate) fn class_kernels(
     let group = spec.num_q_heads / layout.num_kv_heads();
     let form = profile.attention_form();
     std::array::from_fn(|class| {
+        if class == CHUNK_CLASS {
+            let rows = profile.chunk_form.rows();
+            let kernel = Kernel::PagedPrefill { kv, paged, group, rows, variant };
+            return ClassKernel::new(kernel, ClassShape::Chunk(PrefillShape::new(&kv, group, rows)));
+        }
         let class = class as u32;
         let kernel = Kernel::PagedAttention { kv, paged, group, class, form, variant };
-        ClassKernel::new(kernel, AttentionShape::new(&kv, group, class, form))
+        ClassKernel::new(kernel, ClassShape::Tile(AttentionShape::new(&kv, group, class, form)))
     })
+}
+
+/// The shape of a kernel, by its class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClassShape {
+    /// Of query tiles as wide as the class.
+    Tile(AttentionShape),
+    /// Of chunks of prompts.
+    Chunk(PrefillShape),
+}
+
+impl ClassShape {
+    /// Query tokens of a workgroup.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn tokens(&self) -> u32 {
+        match self {
+            Self::Tile(shape) => shape.tokens(),
+            Self::Chunk(shape) => shape.tokens(),
+        }
+    }
+
+    /// Workgroups that share a work item.
+    fn parts_per_item(&self) -> u32 {
+        match self {
+            Self::Tile(shape) => shape.head_tiles,
+            Self::Chunk(shape) => shape.parts_per_item(),
+        }
+    }
+
+    /// Query rows of a workgroup.
+    fn rows(&self) -> u32 {
+        match self {
+            Self::Tile(shape) => shape.rows(),
+            Self::Chunk(shape) => shape.rows(),
+        }
+    }
+
+    /// Loop rounds of one invocation, for the most keys of a work item and so many tiles.
+    pub(crate) fn loop_rounds(&self, keys: u32, num_tiles: u32) -> u64 {
+        match self {
+            Self::Tile(shape) => shape.loop_rounds(keys, num_tiles),
+            Self::Chunk(shape) => shape.loop_rounds(keys, num_tiles),
+        }
+    }
 }
 
 /// A kernel with its shape.
 #[derive(Debug)]
 pub(crate) struct ClassKernel {
     pub(crate) kernel: Kernel,
-    pub(crate) shape: AttentionShape,
+    pub(crate) shape: ClassShape,
     pipeline: LazyPipeline,
 }
 
 impl ClassKernel {
-    pub(crate) fn new(kernel: Kernel, shape: AttentionShape) -> Self {
+    pub(crate) fn new(kernel: Kernel, shape: ClassShape) -> Self {
         Self { kernel, shape, pipeline: LazyPipeline::default() }
     }
 
@@ -71,7 +121,7 @@ impl ClassKernel {
             let (value, limit) = (splits.into(), profile.max_workgroups_per_dim.into());
             return Err(PlanError::TooLarge { what: "splits of a row", value, limit });
         }
-        let groups = u64::from(items) * u64::from(num_heads) * u64::from(self.shape.head_tiles);
+        let groups = u64::from(items) * u64::from(num_heads) * u64::from(self.shape.parts_per_item());
         // Checks that all of them can be numbered.
         grid(groups, 1, profile)?;
         let group_work = u64::from(item_keys) * u64::from(self.shape.rows());
@@ -93,6 +143,7 @@ mod tests {
     use super::*;
     use crate::formats::KvDtype;
     use crate::gpu::kernel::attention_shape::AttentionForm;
+    use crate::gpu::kernel::prefill_shape::ChunkForm;
     use crate::gpu::kernel::shape::{LaneComm, Scoring};
     use crate::plan::reach::Reach;
 
@@ -125,6 +176,7 @@ mod tests {
             tile_tokens: 16,
             chunk_queries: 9,
             chunk_split_tokens: 16_384,
+            chunk_form: ChunkForm::QueryTiles,
             share_prefixes: true,
             max_dispatch_work: 1 << 25,
             max_loop_rounds: 65_535,
@@ -138,7 +190,8 @@ mod tests {
         let reach = Reach { first: last, last, key_begin: 0, key_end: len, split_tokens: 1024 };
         let work =
             ClassWork { num_items: 8 * len.div_ceil(1024), max_item_keys: len.min(1024), reaches: vec![reach; 8] };
-        ClassKernel::new(kernel, AttentionShape::new(&kv, 4, 0, form)).grids(&profile, &spec, &work, 8).unwrap()
+        let shape = ClassShape::Tile(AttentionShape::new(&kv, 4, 0, form));
+        ClassKernel::new(kernel, shape).grids(&profile, &spec, &work, 8).unwrap()
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn refusal(tables: &RawTables<'_>) -> TableError {
     let mut plan = StepPlan::new(schedule());
     plan.plan_tables(&layout(), &self::tables(&[7], 1, &[3])).unwrap();
     let error = plan.plan_tables(&layout(), tables).unwrap_err();
-    assert_eq!(plan.upload_bytes(), 112, "only a header of an empty plan");
+    assert_eq!(plan.upload_bytes(), 124, "only a header of an empty plan");
     error
 }
 
@@ -345,30 +345,30 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..13]));
     assert_eq!(header, plan.header());
     assert_eq!((header.num_queries, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
-    assert_eq!((header.positions_base, header.slots_base, header.updates_base), (28, 31, 34));
-    assert_eq!((header.merges_base, header.members_base), (53, 69));
-    let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[13..28]));
+    assert_eq!((header.positions_base, header.slots_base, header.updates_base), (31, 34, 37));
+    assert_eq!((header.merges_base, header.members_base), (56, 72));
+    let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[13..31]));
     assert_eq!(classes, plan.classes());
-    let none = TileClass { tiles_base: 53, num_tiles: 0, num_items: 0 };
+    let none = TileClass { tiles_base: 56, num_tiles: 0, num_items: 0 };
     let (one, two) = (
-        TileClass { tiles_base: 37, num_tiles: 1, num_items: 1 },
-        TileClass { tiles_base: 45, num_tiles: 1, num_items: 2 },
+        TileClass { tiles_base: 40, num_tiles: 1, num_items: 1 },
+        TileClass { tiles_base: 48, num_tiles: 1, num_items: 2 },
     );
-    assert_eq!(classes, [one, two, none, none, none]);
+    assert_eq!(classes, [one, two, none, none, none, none]);
     // Positions 5 and 6 of the first sequence, 2 of the second.
-    assert_eq!(words[28..31], [5, 6, 2]);
-    assert_eq!(words[31..34], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
-    assert_eq!(words[34..37], [6, 5, 4]);
+    assert_eq!(words[31..34], [5, 6, 2]);
+    assert_eq!(words[34..37], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
+    assert_eq!(words[37..40], [6, 5, 4]);
     // The tile of the second sequence, then that of the first, whose 7 keys are two splits; their tables lie above.
-    assert_eq!(words[37..45], [2, 1, 36, 0, 3, 4, 0, NO_PARTIAL]);
-    assert_eq!(words[45..53], [0, 2, 34, 0, 7, 4, 0, 0]);
+    assert_eq!(words[40..48], [2, 1, 39, 0, 3, 4, 0, NO_PARTIAL]);
+    assert_eq!(words[48..56], [0, 2, 37, 0, 7, 4, 0, 0]);
     // Two rows of two partials each, split after split; of shared partials there are none to read.
-    assert_eq!(words[53..61], [0, 7, 0, 0, 0, 0, 2, 4]);
-    assert_eq!(words[61..69], [1, 7, 0, 1, 0, 1, 2, 4]);
-    assert_eq!(words[69..], [0, 1, 2]);
-    let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[45..53]));
+    assert_eq!(words[56..64], [0, 7, 0, 0, 0, 0, 2, 4]);
+    assert_eq!(words[64..72], [1, 7, 0, 1, 0, 1, 2, 4]);
+    assert_eq!(words[72..], [0, 1, 2]);
+    let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[48..56]));
     assert_eq!((tile.num_members, tile.key_end, plan.tiles(1)), (2, 7, &[tile][..]));
-    let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[61..69]));
+    let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[64..72]));
     assert_eq!((merge.query, merge.own_partial, plan.merges()[1]), (1, 1, merge));
 
     plan.clear();
@@ -379,8 +379,8 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     plan.clears.push(BlockId::of_pool(7));
     plan.encode(&mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
-    assert_eq!(words[..13], [0, 0, 1, 0, 28, 35, 35, 28, 28, 2, 30, 1, 34]);
-    let rest = [[35, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2, 5, 6, 5, 1, 7]);
+    assert_eq!(words[..13], [0, 0, 1, 0, 31, 38, 38, 31, 31, 2, 33, 1, 37]);
+    let rest = [[38, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2, 5, 6, 5, 1, 7]);
     assert_eq!(words[13..], rest.collect::<Vec<_>>());
     plan.clear();
     assert_eq!((plan.copies(), plan.clears()), (&[][..], &[][..]));

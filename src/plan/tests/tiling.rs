@@ -87,6 +87,21 @@ fn many_queries_are_cut_into_longer_splits_than_few() {
 }
 
 #[test]
+fn chunks_have_tiles_of_their_own_where_the_schedule_says_so() {
+    let schedule = Schedule { chunk_tokens: 64, chunk_split_tokens: 100, ..schedule(8) };
+    let all = plan(schedule, &[seq(&[], 300, 150), seq(&[], 8, 8), seq(&[], 9, 9), seq(&[], 1, 1)]);
+    assert_eq!(tiles(&all, CHUNK_CLASS), [(64, 0, 0), (64, 3, 192), (22, 6, 384), (9, 9, NO_PARTIAL)]);
+    assert_eq!((tiles(&all, 3), tiles(&all, 0)), (vec![(8, 0, NO_PARTIAL)], vec![(1, 0, NO_PARTIAL)]));
+    assert_eq!((all.num_items(CHUNK_CLASS), all.merges().len(), all.max_splits_per_row()), (10, 150, 3));
+    // More than there is room for is no more.
+    let wide = Schedule { chunk_tokens: u32::MAX, ..schedule };
+    assert_eq!(plan(wide, &[seq(&[], 65, 65)]).tiles(CHUNK_CLASS).len(), 2);
+    assert_eq!(plan(Schedule { chunk_tokens: 10, ..schedule }, &[seq(&[], 65, 65)]).tiles(CHUNK_CLASS).len(), 7);
+    let needed = |max| (0..TILE_CLASSES).filter(|&class| schedule.needs(class, max)).collect::<Vec<_>>();
+    assert_eq!((needed(1), needed(8), needed(9)), (vec![0], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4, CHUNK_CLASS]));
+}
+
+#[test]
 fn a_sequence_without_keys_has_a_work_item_that_writes_its_zeros() {
     let plan = plan(schedule(8), &[seq(&[], 0, 1), seq(&[], 0, 0), seq(&[], 0, 2), seq(&[], 3, 1)]);
     assert_eq!(tiles(&plan, 0), [(1, 0, NO_PARTIAL), (1, 1, NO_PARTIAL)]);

@@ -6,7 +6,7 @@ pub mod engine;
 
 use wgpu_paged_attention::blocks::BlockId;
 use wgpu_paged_attention::formats::encode_row;
-use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, DeviceProfile, KvCache, LaneComm};
+use wgpu_paged_attention::gpu::{AppendIo, AppendSpec, ChunkForm, DeviceProfile, KvCache, LaneComm};
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::{Append, RawTables, Tables};
 use wgpu_paged_attention::testkit::changed;
@@ -30,7 +30,8 @@ pub fn gpu_featureless() -> Option<Gpu> {
     test_device_with(&GpuOptions { features: Some(wgpu::Features::empty()), ..Default::default() })
 }
 
-/// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing.
+/// The forms in which the kernels run on a device: the one chosen for it, and the one that needs nothing, which serves chunks
+/// by a kernel of their own.
 ///
 /// A software driver takes long to compile wide query tiles. There these have four rows; `tests/device/tiles.rs` has the
 /// widest.
@@ -40,7 +41,9 @@ pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
         own.tile_tokens = own.tile_tokens.min(4);
         own.tile_rows = 4;
     }
-    let plain = own.clone().without_subgroups();
+    let plain = changed(&own.clone().without_subgroups(), |it| {
+        (it.chunk_form, it.chunk_queries) = (ChunkForm::WorkgroupTiles { rows: 64 }, 9);
+    });
     if own == plain { vec![own] } else { vec![own, plain] }
 }
 

@@ -9,6 +9,7 @@ use crate::formats::KvDtype;
 use crate::gpu::BlockPair;
 use crate::gpu::kernel::attention_shape::AttentionForm;
 use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
+use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
@@ -121,6 +122,30 @@ fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
 }
 
 #[test]
+fn the_memory_of_a_workgroup_suffices_for_chunks_of_heads_of_every_width() {
+    for format in KvDtype::ALL {
+        for (rows, v_head_dim) in [16, 32, 64].into_iter().flat_map(|rows| (1..=512).step_by(7).map(move |v| (rows, v)))
+        {
+            for head_dim in [1, 8, 12, 64, 300, 512] {
+                let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
+                let bytes = PrefillShape::new(&kv, 4, rows).workgroup_bytes();
+                assert!(bytes <= WORKGROUP_BYTES, "{kv} in {rows} rows takes {bytes} bytes");
+            }
+        }
+    }
+    // What the host counts is what the text declares.
+    for (format, rows) in KvDtype::ALL.into_iter().flat_map(|format| [16, 32, 64].map(|rows| (format, rows))) {
+        for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (40, 512)] {
+            let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
+            let kernel = Kernel::PagedPrefill { kv, paged: true, group: 4, rows, variant: ATTENTIONS[0] };
+            let Reflection { workgroup_bytes, invocations, .. } = reflect(&kernel, &text(&kernel));
+            assert_eq!(workgroup_bytes, PrefillShape::new(&kv, 4, rows).workgroup_bytes(), "{kernel}");
+            assert_eq!(invocations, 128, "{kernel}");
+        }
+    }
+}
+
+#[test]
 fn a_workgroup_is_as_many_subgroups_as_its_form_has_or_needs_none() {
     for kernel in variants() {
         let reflection = reflect(&kernel, &text(&kernel));
@@ -224,7 +249,7 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
     // The shader counts words where the host counts structs.
     let words =
         (size_of::<StepHeader>() / 4, size_of::<TileClass>() / 4, size_of::<QueryTile>() / 4, size_of::<Merge>() / 4);
-    assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 5));
+    assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 6));
     let step = text(&attention);
     assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * idx"));
     assert!(text(&merge_kernel()).contains("header.merges_base + 8u * idx"));

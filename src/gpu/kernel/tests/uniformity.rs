@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, subgroup, variants};
+use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, prefill, subgroup, variants};
 use crate::formats::KvDtype;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::AttentionForm;
@@ -48,9 +48,12 @@ fn tint_accepts_the_variants() {
     let Some(tint) = tint() else { return };
     let kernels = variants();
     // Steps that divide neither the flags nor the forms, so that the sample meets all of them.
-    let (attention, others): (Vec<_>, Vec<_>) =
+    let (attention, others): (Vec<&Kernel>, Vec<&Kernel>) =
         kernels.iter().partition(|kernel| matches!(kernel, Kernel::PagedAttention { .. }));
+    let (chunks, others): (Vec<&Kernel>, Vec<&Kernel>) =
+        others.into_iter().partition(|kernel| matches!(kernel, Kernel::PagedPrefill { .. }));
     let mut sample: Vec<_> = attention.into_iter().step_by(2).chain(others.into_iter().step_by(5)).collect();
+    sample.extend(chunks.into_iter().step_by(2));
     // The append kernel of every format, which are as many texts.
     sample.extend(kernels.iter().filter(|kernel| matches!(kernel, Kernel::KvAppend { kv, .. } if kv.head_dim == 300)));
     let met = |test: &dyn Fn(AttentionForm, u32) -> bool| {
@@ -98,7 +101,7 @@ fn tint_refuses_a_shuffle_that_some_lanes_skip() {
         1,
     );
     assert_eq!(judge(&tint, "shuffle-right", &right), Ok(()));
-    let header = "    let header = step_header();\n    let tiles";
+    let header = "    let header = step_header();\n    let item";
     let wrong = right.replacen(header, &format!("    if (lane == 3u) {{ return; }}\n{header}"), 1);
     assert_ne!(right, wrong, "nothing was planted");
     let said = judge(&tint, "shuffle-wrong", &wrong).unwrap_err();
@@ -140,8 +143,9 @@ fn waiting<'a>(functions: &BTreeMap<&'a str, &'a str>) -> BTreeSet<&'a str> {
 
 /// Exits whose condition is the same in all lanes, as tint confirms: it comes from the query tile alone, or from what
 /// the lanes have agreed on.
-const TOGETHER: [&str; 3] = [
+const TOGETHER: [&str; 4] = [
     "if (served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }",
+    "if (first.x >= last.y && work.tile.first_partial != NO_PARTIAL) { return; }",
     "break if at >= served.end;",
     "break if pass_idx >= passes;",
 ];
@@ -171,25 +175,37 @@ fn early_exit(text: &str) -> Option<String> {
 fn nothing_that_waits_for_other_lanes_is_left_early() {
     for (form, class) in FORMS.into_iter().flat_map(|form| CLASSES.map(|class| (form, class))) {
         let text = wide(form, class).wgsl();
-        for exit in TOGETHER {
-            assert_eq!(text.matches(exit).count(), 1, "{form:?}: `{exit}`");
-        }
-        let names = functions(&text);
-        let waiting = waiting(&names);
-        for name in ["attend", "serve", "main", "lanes_max", "lanes_sum_exp", "lanes_any", "key_groups_sum"] {
-            assert!(waiting.contains(name), "{form:?}: {name} is not known to wait: {waiting:?}");
-        }
-        assert_eq!(early_exit(&text), None, "{form:?}");
+        assert_waits(&text, &["attend", "serve", "main", "lanes_max", "lanes_sum_exp", "lanes_any", "key_groups_sum"]);
     }
+    for (format, rows) in KvDtype::ALL.into_iter().zip([64, 32, 16].into_iter().cycle()) {
+        assert_waits(&prefill(format, 128, 1, rows).wgsl(), &["attend", "serve", "main", "score_keys", "any_lane"]);
+    }
+}
+
+/// That these functions are known to wait, and leave no lane behind.
+#[track_caller]
+fn assert_waits(text: &str, names: &[&str]) {
+    assert_eq!(TOGETHER.iter().map(|exit| text.matches(exit).count()).sum::<usize>(), 3);
+    let functions = functions(text);
+    let waiting = waiting(&functions);
+    for name in names {
+        assert!(waiting.contains(name), "{name} is not known to wait: {waiting:?}");
+    }
+    assert_eq!(early_exit(text), None);
 }
 
 #[test]
 fn an_early_exit_is_noticed() {
-    let text = wide(WORKGROUP, 2).wgsl();
-    for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", TOGETHER[0]] {
-        let planted = text.replacen("    load_queries(", &format!("    {exit}\n    load_queries("), 1);
-        assert_ne!(text, planted, "nothing was planted");
-        assert!(early_exit(&planted).is_some_and(|found| found.starts_with("attend")), "{exit}");
+    let texts = [
+        (wide(WORKGROUP, 2).wgsl(), "    load_queries(", TOGETHER[0]),
+        (prefill(KvDtype::F16, 64, 1, 64).wgsl(), "    var passes", TOGETHER[1]),
+    ];
+    for (text, place, own) in texts {
+        for exit in ["if (tile.key_end == 0u) { return; }", "for (;;) { break; }", "loop { continue; }", own] {
+            let planted = text.replacen(place, &format!("    {exit}\n{place}"), 1);
+            assert_ne!(text, planted, "nothing was planted");
+            assert!(early_exit(&planted).is_some_and(|found| found.starts_with("attend")), "{exit}");
+        }
     }
 }
 

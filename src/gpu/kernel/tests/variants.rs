@@ -119,6 +119,12 @@ pub(super) fn variants() -> Vec<Kernel> {
                 let kv = KvShape { format, head_dim, v_head_dim, block_size: [16, 128, 5][turn % 3] };
                 kernels.push(attention(kv, turn % 4 != 0, group, class, form, variant));
             }
+            for (column, rows) in [64, 32, 16].into_iter().enumerate() {
+                let turn = row + 2 * at + 5 * column;
+                if (row + at + column).is_multiple_of(2) {
+                    kernels.push(prefill(format, head_dim, turn, rows));
+                }
+            }
         }
     }
     for v_head_dim in head_dims {
@@ -131,6 +137,15 @@ pub(super) fn variants() -> Vec<Kernel> {
         }
     }
     kernels
+}
+
+/// A kernel for chunks.
+pub(super) fn prefill(format: KvDtype, head_dim: u32, turn: usize, rows: u32) -> Kernel {
+    let variant = ATTENTIONS[turn % 3];
+    let variant = if head_dim % 2 == 1 { Variant { io_format: IoFormat::F32, ..variant } } else { variant };
+    let v_head_dim = [head_dim, 40, head_dim, 512][turn % 4];
+    let kv = KvShape { format, head_dim, v_head_dim, block_size: [16, 128, 5][turn % 3] };
+    Kernel::PagedPrefill { kv, paged: !turn.is_multiple_of(5), group: [1, 4, 7, 8, 71][turn % 5], rows, variant }
 }
 
 fn append(format: KvDtype, head_dim: u32, v_head_dim: u32, block_size: u32) -> Kernel {

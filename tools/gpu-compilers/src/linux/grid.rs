@@ -44,15 +44,16 @@ pub fn shapes(quick: bool) -> Vec<Shape> {
 }
 
 impl Shape {
-    /// Its kernels on devices of this profile. Of the attention those for one token and for the widest tile: what lies
-    /// between has fewer rows than the widest.
+    /// Its kernels on devices of this profile. Of the attention those for one token, for the widest tile and for chunks: what
+    /// lies between has fewer rows than the widest.
     fn texts(&self, profile: &DeviceProfile) -> anyhow::Result<Vec<KernelText>> {
         let config = CacheConfig::new(1, NUM_KV_HEADS, self.head_dim).with_kv_dtype(self.kv_dtype);
         let layout = config.with_num_blocks(4096).layout()?;
         let attention = AttentionSpec::new(NUM_KV_HEADS * self.group);
         let mut texts = kernel_texts(profile, &layout, &attention)?;
-        let widest = texts.iter().filter_map(|text| text.tile_tokens).max().context("an attention without kernels")?;
-        texts.retain(|text| text.tile_tokens.is_none_or(|tokens| tokens == 1 || tokens == widest));
+        let tiles = texts.iter().filter(|text| !text.is_chunk);
+        let widest = tiles.filter_map(|text| text.tile_tokens).max().context("an attention without kernels")?;
+        texts.retain(|text| text.is_chunk || text.tile_tokens.is_none_or(|tokens| tokens == 1 || tokens == widest));
         Ok(texts)
     }
 }

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm, Scoring};
+use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm, Scoring};
 
 /// A change, as `--plant` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
     TileRows(u32),
     TileTokens(u32),
+    /// Query rows of a workgroup for chunks; 0 serves chunks like all others.
+    ChunkRows(u32),
     LaneComm(LaneComm),
     Scoring(Scoring),
     /// Whether marked loops are written out.
@@ -26,6 +28,8 @@ impl Plant {
         match self {
             Self::TileRows(rows) => profile.tile_rows = rows,
             Self::TileTokens(tokens) => profile.tile_tokens = tokens,
+            Self::ChunkRows(0) => profile.chunk_form = ChunkForm::QueryTiles,
+            Self::ChunkRows(rows) => profile.chunk_form = ChunkForm::WorkgroupTiles { rows },
             Self::LaneComm(lane_comm) => profile.lane_comm = lane_comm,
             Self::Scoring(scoring) => profile.scoring = scoring,
             Self::Unrolled(unrolled) => profile.unrolled = unrolled,
@@ -42,6 +46,7 @@ impl fmt::Display for Plant {
         match self {
             Self::TileRows(rows) => write!(f, "tile_rows={rows}"),
             Self::TileTokens(tokens) => write!(f, "tile_tokens={tokens}"),
+            Self::ChunkRows(rows) => write!(f, "chunk_rows={rows}"),
             Self::LaneComm(lane_comm) => write!(f, "lane_comm={lane_comm}"),
             Self::Scoring(scoring) => write!(f, "scoring={}", scoring.name()),
             Self::Unrolled(unrolled) => write!(f, "unrolled={unrolled}"),
@@ -59,7 +64,7 @@ impl FromStr for Plant {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of tile_rows=N, tile_tokens=N, loads=N, subgroups=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
+                "`{text}` is none of tile_rows=N, tile_tokens=N, chunk_rows=N, loads=N, subgroups=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
                  scoring=key-lanes, scoring=shared-queries, scoring=row-lanes, bound_loops=true, bound_loops=false"
             )
         };
@@ -76,6 +81,7 @@ impl FromStr for Plant {
             "wide_loads" => value.parse().map(Self::WideLoads).map_err(|_| refuse()),
             "unrolled" => value.parse().map(Self::Unrolled).map_err(|_| refuse()),
             "tile_tokens" => Ok(Self::TileTokens(number(value)?)),
+            "chunk_rows" => Ok(Self::ChunkRows(number(value)?)),
             "bound_loops" => value.parse().map(Self::BoundLoops).map_err(|_| refuse()),
             "lane_comm" => {
                 let form = if let Some(lanes) = value.strip_prefix("subgroup") {
@@ -99,6 +105,7 @@ mod tests {
         for right in [
             "tile_rows=16",
             "tile_tokens=4",
+            "chunk_rows=32",
             "loads=4",
             "unrolled=true",
             "bound_loops=false",

@@ -1,0 +1,295 @@
+//! How the kernel for chunks of prompts divides queries, keys and the elements of a head among the lanes of a workgroup.
+
+use crate::gpu::kernel::shape::{Constants, KvShape};
+use crate::plan::MAX_CHUNK_TOKENS;
+
+/// Invocations of a workgroup.
+const LANES: u32 = 128;
+/// Query rows of a lane: the components of a vec4.
+const LANE_ROWS: u32 = 4;
+/// Keys that a lane scores at a time, where there is room for them.
+const MAX_LANE_KEYS: u32 = 8;
+/// Of these, keys whose weights stand in workgroup memory at a time.
+const MAX_PART_LANE_KEYS: u32 = 4;
+/// Keys that a workgroup scores at a time, at most.
+const MAX_KEY_TILE: u32 = 64;
+/// `vec4<f32>` of the output that a lane holds for each of its rows, at most.
+const MAX_OUT_VEC4S: u32 = 4;
+/// Workgroup memory of WebGPU's default limits.
+const WORKGROUP_BYTES: u32 = 16_384;
+
+/// How chunks of prompts are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ChunkForm {
+    /// As all other queries are: in query tiles of [`tile_tokens`](crate::gpu::DeviceProfile::tile_tokens).
+    QueryTiles,
+    /// In tiles that meet in workgroup memory, by a kernel of their own.
+    WorkgroupTiles {
+        /// Query rows (tokens times heads of one KV head) of a workgroup: 16, 32 or 64. Values wider than 128 elements get
+        /// 32 at most, and those wider than 256 get 16.
+        rows: u32,
+    },
+}
+
+impl ChunkForm {
+    /// The other way to serve them.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::QueryTiles => Self::WorkgroupTiles { rows: 64 },
+            Self::WorkgroupTiles { .. } => Self::QueryTiles,
+        }
+    }
+
+    /// Query rows of a workgroup of the kernel for chunks, which is never needed where they are served like all others.
+    pub(crate) fn rows(self) -> u32 {
+        match self {
+            Self::QueryTiles => 64,
+            Self::WorkgroupTiles { rows } => rows,
+        }
+    }
+}
+
+/// What one workgroup serves: `rows` query rows (tokens times query heads of one KV head) against one split of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PrefillShape {
+    group: u32,
+    group_tile: u32,
+    pub(crate) head_tiles: u32,
+    rows: u32,
+    lane_keys: u32,
+    slice_vec4s: u32,
+    v_keys: u32,
+    parts: u32,
+    head_dim: u32,
+    k_vec4s: u32,
+    v_vec4s: u32,
+    has_row_scales: bool,
+}
+
+impl PrefillShape {
+    /// The shape for `group` query heads to a KV head, with `rows` query rows or fewer.
+    pub(crate) fn new(kv: &KvShape, group: u32, rows: u32) -> Self {
+        let (k_vec4s, v_vec4s) = (kv.k_units().max(1) * kv.parts(), kv.v_units().max(1) * kv.parts());
+        let mut rows = 1 << rows.clamp(LANE_ROWS, 64).ilog2();
+        while rows > LANE_ROWS && out_vec4s(v_vec4s, rows) > MAX_OUT_VEC4S {
+            rows /= 2;
+        }
+        // A kernel that serves nothing has no text worth compiling, but asking for it is no reason to panic.
+        let group = group.max(1);
+        let head_tiles = group.div_ceil(rows);
+        let has_row_scales = kv.format.scales() == crate::formats::ScaleScope::Row;
+        let mut shape = Self {
+            group,
+            group_tile: group.div_ceil(head_tiles),
+            head_tiles,
+            rows,
+            lane_keys: 1,
+            slice_vec4s: 2,
+            v_keys: 1,
+            parts: kv.parts(),
+            head_dim: kv.head_dim,
+            k_vec4s,
+            v_vec4s,
+            has_row_scales,
+        };
+        shape.fit();
+        shape
+    }
+
+    /// Takes as many keys as there is workgroup memory for.
+    fn fit(&mut self) {
+        self.lane_keys = (MAX_KEY_TILE / self.col_groups()).clamp(1, MAX_LANE_KEYS);
+        loop {
+            // As many products whatever the rows.
+            self.slice_vec4s = (32 / self.lane_keys).clamp(2, 8).min(self.k_vec4s.next_power_of_two().max(2));
+            // An octet for each lane.
+            let wanted = (2 * LANES / self.row_vec4s()).clamp(1, self.part_keys());
+            self.v_keys = 1 << wanted.ilog2();
+            while !self.fits() && self.v_keys > 1 {
+                self.v_keys /= 2;
+            }
+            if self.fits() || self.lane_keys == 1 {
+                return;
+            }
+            self.lane_keys /= 2;
+        }
+    }
+
+    fn fits(&self) -> bool {
+        self.workgroup_bytes() <= WORKGROUP_BYTES
+    }
+
+    /// Workgroup memory.
+    pub(crate) fn workgroup_bytes(&self) -> u32 {
+        let staged = 16 * self.blocks() * self.block_lines() * (self.width() + 1);
+        let (kv_rows, kv_scales) = (2 * 4 * self.key_tile(), 8 * self.scales());
+        // Two flags besides.
+        staged + kv_rows.next_multiple_of(16) + kv_scales.next_multiple_of(16) + 2 * 16
+    }
+
+    /// Query rows that a workgroup serves.
+    pub(crate) fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Query tokens that a workgroup serves.
+    pub(crate) fn tokens(&self) -> u32 {
+        (self.rows / self.group_tile).clamp(1, MAX_CHUNK_TOKENS)
+    }
+
+    /// Workgroups that share a work item.
+    pub(crate) fn parts_per_item(&self) -> u32 {
+        self.head_tiles * MAX_CHUNK_TOKENS.div_ceil(self.tokens())
+    }
+
+    fn row_groups(&self) -> u32 {
+        self.rows / LANE_ROWS
+    }
+
+    fn col_groups(&self) -> u32 {
+        LANES / self.row_groups()
+    }
+
+    /// Keys that a workgroup scores at a time.
+    fn key_tile(&self) -> u32 {
+        self.col_groups() * self.lane_keys
+    }
+
+    /// `vec4<f32>` of a row of V in workgroup memory.
+    fn row_vec4s(&self) -> u32 {
+        out_vec4s(self.v_vec4s, self.rows) * self.col_groups()
+    }
+
+    /// `vec4<f32>` of a line of workgroup memory.
+    fn width(&self) -> u32 {
+        self.row_groups().max(self.col_groups())
+    }
+
+    fn part_lane_keys(&self) -> u32 {
+        self.lane_keys.min(MAX_PART_LANE_KEYS)
+    }
+
+    /// Keys whose weights stand in workgroup memory at a time.
+    fn part_keys(&self) -> u32 {
+        self.col_groups() * self.part_lane_keys()
+    }
+
+    /// Lines of the queries of a slice, and where its keys begin.
+    fn keys_line(&self) -> u32 {
+        self.rows.div_ceil(self.width()) * self.slice_vec4s
+    }
+
+    fn slice_lines(&self) -> u32 {
+        self.keys_line() + self.key_tile().div_ceil(self.width()) * self.slice_vec4s
+    }
+
+    /// Lines of the weights for a slice of values.
+    fn block_lines(&self) -> u32 {
+        (self.v_keys * self.row_groups()).div_ceil(self.width())
+    }
+
+    /// Lines of all weights, and where the values begin.
+    fn values_line(&self) -> u32 {
+        self.v_slices() * self.block_lines()
+    }
+
+    /// Lines of a key's values.
+    fn row_lines(&self) -> u32 {
+        self.row_vec4s().div_ceil(self.width())
+    }
+
+    fn blocks(&self) -> u32 {
+        let values = (self.v_keys * self.row_lines()).max(LANES.div_ceil(self.width()));
+        self.slice_lines().max(self.values_line() + values).div_ceil(self.block_lines())
+    }
+
+    fn scales(&self) -> u32 {
+        if self.has_row_scales { 2 * self.key_tile() } else { 1 }
+    }
+
+    pub(crate) fn add_to(&self, constants: &mut Constants) {
+        let slice_octets = self.slice_vec4s / 2;
+        let row_octets = self.row_vec4s() / 2;
+        let q_loads = (self.rows * self.slice_vec4s).div_ceil(LANES);
+        let k_octets = (self.key_tile() * slice_octets).div_ceil(LANES);
+        let v_octets = (self.v_keys * row_octets).div_ceil(LANES);
+        let octet_units = (2 / self.parts).max(1);
+        let out_vec4s = out_vec4s(self.v_vec4s, self.rows);
+        for (name, value) in [
+            ("TILE_CLASS", crate::plan::CHUNK_CLASS as u32), // of the query tiles
+            ("TOKENS", self.tokens()),                       // tokens of a workgroup
+            ("GROUP", self.group),                           // query heads per KV head
+            ("GROUP_TILE", self.group_tile),                 // of these, served by one workgroup
+            ("HEAD_TILES", self.head_tiles),                 // workgroups that share them
+            ("PARTS_PER_ITEM", self.parts_per_item()),       // workgroups that share a work item
+            ("Q_ROWS", self.rows),                           // query rows of a workgroup
+            ("LANES", LANES),                                // invocations of a workgroup
+            ("ROW_GROUPS", self.row_groups()),               // lanes from the first row to the last
+            ("COL_GROUPS", self.col_groups()),               // lanes that share a row
+            ("KEYS_PER_LANE", self.lane_keys),               // keys that a lane scores at a time
+            ("KEY_TILE", self.key_tile()),                   // keys that a workgroup scores at a time
+            ("SCORES", LANE_ROWS * self.lane_keys),          // scores in a lane
+            ("OUT_VEC4S", out_vec4s),                        // vec4<f32> of the output per lane and row
+            ("SUMS", LANE_ROWS * out_vec4s),                 // of these, in a lane
+            ("SLICE_VEC4S", self.slice_vec4s),               // vec4<f32> of a slice of a row of K
+            ("SLICE_OCTETS", slice_octets),                  // pairs of these
+            ("K_SLICES", self.k_slices()),                   // slices of a row of K
+            ("V_KEYS", self.v_keys),                         // keys of a slice of V
+            ("V_SLICES", self.v_slices()),                   // of these, in a key tile
+            ("ROW_OCTETS", row_octets),                      // pairs of vec4<f32> of a row of V
+            ("Q_LOADS", q_loads),                            // vec4 of queries that a lane loads for a slice
+            ("K_OCTETS", k_octets),                          // and octets of keys
+            ("V_OCTETS", v_octets),                          // and octets of values
+            ("OCTET_UNITS", octet_units),                    // units that hold an octet
+            ("UNIT_OCTETS", (self.parts / 2).max(1)),        // octets of a unit
+            ("K_LOADS", k_octets * octet_units),             // units of keys that a lane loads for a slice
+            ("V_LOADS", v_octets * octet_units),             // and of values
+            ("WIDTH", self.width()),                         // vec4<f32> of a line of workgroup memory
+            ("BLOCK_LINES", self.block_lines()),             // lines of a block there
+            ("BLOCKS", self.blocks()),                       //
+            ("KEYS_LINE", self.keys_line()),                 // first line of the keys
+            ("SLICE_LINES", self.slice_lines()),             // lines of queries and keys
+            ("VALUES_LINE", self.values_line()),             // first line of the values
+            ("ROW_LINES", self.row_lines()),                 // lines of a key's values
+            ("PART_LANE_KEYS", self.part_lane_keys()),       // keys of a lane whose weights are there at a time
+            ("WEIGHT_PARTS", self.lane_keys / self.part_lane_keys()), // parts of its keys
+            ("KV_SCALES", self.scales()),                    // factors of K and V
+        ] {
+            constants.set(name, value);
+        }
+        let fits = |items: u32| items.is_multiple_of(LANES);
+        constants.set_flag("Q_ITEMS_FIT", fits(self.rows * self.slice_vec4s));
+        constants.set_flag("Q_SLICES_FIT", self.head_dim.is_multiple_of(4 * self.slice_vec4s));
+        constants.set_flag("K_ITEMS_FIT", fits(self.key_tile() * slice_octets));
+        constants.set_flag("V_ITEMS_FIT", fits(self.v_keys * row_octets));
+        constants.set_flag("K_SLICES_FIT", self.k_vec4s.is_multiple_of(self.slice_vec4s));
+        constants.set_flag("V_ROW_FITS", self.v_vec4s == self.row_vec4s());
+    }
+
+    fn k_slices(&self) -> u32 {
+        self.k_vec4s.div_ceil(self.slice_vec4s)
+    }
+
+    fn v_slices(&self) -> u32 {
+        self.part_keys() / self.v_keys
+    }
+
+    /// Loop rounds of one invocation for `keys` keys and `num_tiles` query tiles, or a few more; see
+    /// [`DeviceProfile::max_loop_rounds`](crate::gpu::DeviceProfile::max_loop_rounds).
+    pub(crate) fn loop_rounds(&self, keys: u32, num_tiles: u32) -> u64 {
+        let wide = u64::from;
+        // A loop of n rounds counts n, and one more to end it.
+        let parts = wide(self.lane_keys / self.part_lane_keys());
+        let per_tile = 1 + wide(self.k_slices()) + 1 + parts * (wide(self.v_slices()) + 1);
+        let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
+        // Tokens whose sums are not finite are served again, one by one.
+        let passes = if self.tokens() == 1 { 1 } else { 1 + wide(self.tokens()) };
+        passes * (tiles * per_tile + 4) + wide(num_tiles.max(1).ilog2()) + wide(MAX_CHUNK_TOKENS) + 4
+    }
+}
+
+/// `vec4<f32>` of the output that a lane holds for each of its rows.
+fn out_vec4s(v_vec4s: u32, rows: u32) -> u32 {
+    v_vec4s.div_ceil(LANES * LANE_ROWS / rows)
+}
