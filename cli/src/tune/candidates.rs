@@ -1,6 +1,6 @@
 //! The neighbours of a profile: the same with another value of a setting.
 
-use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm, Scoring};
+use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm, Scoring};
 use wgpu_paged_attention::plan::MAX_TILE_TOKENS;
 use wgpu_paged_attention::testkit::changed;
 
@@ -40,6 +40,7 @@ pub const AXES: &[Axis] = &[
     Axis { name: "lanes", ops: &OPS, neighbours: lanes },
     Axis { name: "subgroups of a workgroup", ops: &OPS, neighbours: subgroups },
     Axis { name: "rows and tokens of a tile", ops: &OPS, neighbours: tiles },
+    Axis { name: "tiles of chunks", ops: &[Op::Prefill], neighbours: chunks },
     Axis { name: "keys of a chunk's split", ops: &[Op::Prefill], neighbours: chunk_splits },
     Axis { name: "loops written out", ops: &OPS, neighbours: unrolled },
 ];
@@ -58,6 +59,11 @@ fn chunk_splits(profile: &DeviceProfile, around: &Surroundings) -> Vec<DevicePro
     let whole = around.prompt.next_power_of_two();
     let keys = halves_and_doubles(profile.chunk_split_tokens.min(whole), 4 * LEAST_SPLIT..=whole / 2);
     each(profile, keys, |it, keys| it.chunk_split_tokens = keys)
+}
+
+fn chunks(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
+    let forms = [16, 32, 64].map(|rows| ChunkForm::WorkgroupTiles { rows }).into_iter().chain([ChunkForm::QueryTiles]);
+    each(profile, forms, |it, form| it.chunk_form = form)
 }
 
 fn loads(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
@@ -214,6 +220,7 @@ mod tests {
         assert_eq!(of("loops written out"), ["unrolled = true"]);
         assert_eq!(of("scoring"), ["", "scoring = \"shared-queries\"", "scoring = \"row-lanes\""]);
         assert_eq!(of("words of a load"), ["wide_loads = true"]);
+        assert_eq!(of("tiles of chunks").iter().filter(|difference| !difference.is_empty()).count(), 3);
         assert_eq!(of("lanes").len(), 6);
         assert_eq!(of("subgroups of a workgroup"), ["subgroups = 2"]);
     }

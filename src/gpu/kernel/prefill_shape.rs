@@ -1,5 +1,11 @@
 //! How the kernel for chunks of prompts divides queries, keys and the elements of a head among the lanes of a workgroup.
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::error::SpecError;
 use crate::gpu::kernel::shape::{Constants, KvShape};
 use crate::plan::MAX_CHUNK_TOKENS;
 
@@ -18,8 +24,9 @@ const MAX_OUT_VEC4S: u32 = 4;
 /// Workgroup memory of WebGPU's default limits.
 const WORKGROUP_BYTES: u32 = 16_384;
 
-/// How chunks of prompts are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How chunks of prompts are served; in a file `query-tiles`, `workgroup-tiles64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum ChunkForm {
     /// As all other queries are: in query tiles of [`tile_tokens`](crate::gpu::DeviceProfile::tile_tokens).
@@ -47,6 +54,47 @@ impl ChunkForm {
             Self::QueryTiles => 64,
             Self::WorkgroupTiles { rows } => rows,
         }
+    }
+}
+
+impl fmt::Display for ChunkForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueryTiles => f.write_str("query-tiles"),
+            Self::WorkgroupTiles { rows } => write!(f, "workgroup-tiles{rows}"),
+        }
+    }
+}
+
+impl FromStr for ChunkForm {
+    type Err = SpecError;
+
+    /// Reads what is displayed.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let rows = text.strip_prefix("workgroup-tiles").and_then(|rows| rows.parse().ok());
+        match (text, rows) {
+            ("query-tiles", _) => Ok(Self::QueryTiles),
+            (_, Some(rows)) => Ok(Self::WorkgroupTiles { rows }),
+            _ => {
+                let shown: String = text.chars().take(80).collect();
+                let problem = format!("is `{shown}`; it must be query-tiles, or like workgroup-tiles64");
+                Err(SpecError::new("chunk_form", problem))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for ChunkForm {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
+impl From<ChunkForm> for String {
+    fn from(form: ChunkForm) -> Self {
+        form.to_string()
     }
 }
 

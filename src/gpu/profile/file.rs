@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::DeviceProfile;
 use crate::gpu::compat;
 use crate::gpu::error::SpecError;
+use crate::gpu::kernel::prefill_shape::ChunkForm;
 use crate::gpu::kernel::shape::{LaneComm, Scoring};
 
 /// Of a line or a value in a message.
@@ -47,6 +48,7 @@ settings! {
     tile_rows: u32,
     tile_tokens: u32,
     split_tokens: u32,
+    chunk_form: ChunkForm,
     chunk_queries: u32,
     chunk_split_tokens: u32,
 }
