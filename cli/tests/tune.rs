@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use crate::program::{adapter, directory, has_keys, read_json, refused, stderr, succeeded, text};
+use crate::program::{adapter, directory, has_keys, read_json, refused, succeeded, text};
 
 /// A search that takes seconds.
 const TINY: [&str; 5] = ["tune", "--quick", "--case", "1,256,2,1,8", "--save"];
@@ -139,6 +139,8 @@ fn a_search_that_cannot_be_saved_is_refused_before_anything_is_measured() {
 fn ctrl_c_keeps_what_was_found() {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
+
+    use crate::program::stderr;
 
     if adapter().is_none() {
         return;
