@@ -9,7 +9,7 @@
 //! | slot | the place of one token: `block * block_size + position % block_size` |
 //! | row | one query token of a step; a sequence may bring none, one (decode) or many (prefill), in the order of the requests |
 //! | position | of a row: query `i` of `n` of a sequence of length `L`, this step included, stands at `L - n + i` |
-//! | query tile | up to 16 rows that a workgroup serves together, because they read the same blocks |
+//! | query tile | up to 16 rows, in a chunk up to 64, that are served together, because they read the same blocks |
 //! | split | `split_tokens` keys of a query tile, served by one workgroup; the results of several splits are merged |
 //! | partial | what a split leaves for the merge, per row and head: the weighted sum of V, the largest score, the sum of weights |
 //! | state | attention over a set of keys: its output and its log-sum-exp; states over other keys can be merged into it |

@@ -1,5 +1,5 @@
 // lanes_subgroup.wgsl — what the lanes of a workgroup hand to each other, through subgroup operations.
-// The workgroup is exactly one subgroup of LANES lanes: everything stays in registers and nothing needs a barrier.
+// LANES lanes are exactly one subgroup: everything stays in registers and nothing needs a barrier.
 // Same functions as lanes_workgroup.wgsl, called by all lanes together.
 // Needs     SoftmaxState from softmax.wgsl
 

@@ -32,10 +32,10 @@ pub struct DeviceProfile {
     /// fewer workgroups fit.
     pub loads: u32,
     /// Whether K and V are loaded in words of 64 bits, for drivers that pay for each word; the device must have
-    /// [`wgpu::Features::SHADER_INT64`].
+    /// [`wgpu::Features::SHADER_INT64`]. The kernel for chunks loads words of 32 bits all the same.
     pub wide_loads: bool,
     /// Subgroups of a workgroup, each of which serves its own keys of a split: from 1 to 8, a power of two. More than one needs
-    /// subgroups of one size.
+    /// subgroups of one size. Fewer serve wide heads, whose sums would not fit into the memory of a workgroup.
     pub subgroups: u32,
     /// Keys in one split of a row: few enough that a long row keeps the whole device busy, many enough that merging
     /// costs little. It is a constant, so a row's result does not depend on the batch.
@@ -249,7 +249,9 @@ impl DeviceProfile {
         let with_scoring = |scoring| Self { scoring, ..self.clone() };
         let other_loads = Self { wide_loads: !self.wide_loads, ..self.clone() };
         let other_subgroups = Self { subgroups: if self.subgroups > 1 { 1 } else { 4 }, ..self.clone() };
-        let other_chunks = Self { chunk_form: self.chunk_form.other(), ..self.clone() };
+        // A form for chunks is of no use where nothing is one.
+        let chunk_queries = self.chunk_queries.min(Schedule::default().chunk_queries);
+        let other_chunks = Self { chunk_form: self.chunk_form.other(), chunk_queries, ..self.clone() };
         let others = [other_loads, other_subgroups, other_chunks, self.clone().without_subgroups()];
         let others = Scoring::ALL.map(with_scoring).into_iter().chain(others);
         let mut forms = vec![self.clone()];

@@ -15,7 +15,7 @@ use std::time::Instant;
 use rand::Rng;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm};
-use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict, in_parallel};
+use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict, changed, in_parallel};
 
 use crate::report::Adapter;
 use crate::seed::rng_for;
@@ -57,10 +57,17 @@ impl Variant {
             // The form that needs nothing from the device is what other devices run.
             forms.retain(|form| form == own || form.lane_comm != own.lane_comm);
         }
-        // What GPUs have for chunks needs no subgroups either.
-        let plain = |form: &&mut DeviceProfile| form.software && matches!(form.lane_comm, LaneComm::Workgroup { .. });
-        for form in forms.iter_mut().filter(plain) {
-            (form.chunk_form, form.chunk_queries) = (ChunkForm::WorkgroupTiles { rows: 64 }, CHUNK_QUERIES);
+        // What GPUs have for chunks needs no subgroups either. The device's own form stays as it is.
+        let with_chunks = |form: &DeviceProfile| {
+            let chunk_form = ChunkForm::WorkgroupTiles { rows: 64 };
+            changed(form, |it| (it.chunk_form, it.chunk_queries) = (chunk_form, CHUNK_QUERIES))
+        };
+        let plain = |form: &DeviceProfile| form.software && matches!(form.lane_comm, LaneComm::Workgroup { .. });
+        for form in forms.iter_mut().filter(|form| plain(form) && *form != own) {
+            *form = with_chunks(form);
+        }
+        if plain(own) && !forms.contains(&with_chunks(own)) {
+            forms.push(with_chunks(own));
         }
         let variant = |profile: &DeviceProfile, format, paged| Self { format, paged, profile: profile.clone(), alone };
         let formats = |profile| KvDtype::ALL.map(|format| [true, false].map(|paged| variant(profile, format, paged)));

@@ -36,8 +36,9 @@ pub const AXES: &[Axis] = &[
     Axis { name: "keys of a split", ops: &[Op::Decode], neighbours: splits },
     Axis { name: "loads in flight", ops: &OPS, neighbours: loads },
     Axis { name: "words of a load", ops: &OPS, neighbours: wide_loads },
-    Axis { name: "scoring", ops: &OPS, neighbours: scoring },
+    // Only some lanes have a choice of scoring.
     Axis { name: "lanes", ops: &OPS, neighbours: lanes },
+    Axis { name: "scoring", ops: &OPS, neighbours: scoring },
     Axis { name: "subgroups of a workgroup", ops: &OPS, neighbours: subgroups },
     Axis { name: "rows and tokens of a tile", ops: &OPS, neighbours: tiles },
     Axis { name: "tiles of chunks", ops: &[Op::Prefill], neighbours: chunks },
@@ -56,12 +57,20 @@ fn splits(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> 
 }
 
 fn chunk_splits(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> {
+    // Where no prompt is a chunk, nothing would change.
+    if profile.chunk_queries > around.prompt {
+        return Vec::new();
+    }
     let whole = around.prompt.next_power_of_two();
     let keys = halves_and_doubles(profile.chunk_split_tokens.min(whole), 4 * LEAST_SPLIT..=whole / 2);
     each(profile, keys, |it, keys| it.chunk_split_tokens = keys)
 }
 
-fn chunks(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
+fn chunks(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> {
+    // They serve tokens once more each in the worst case, and a driver that counts rounds would refuse long prompts.
+    if profile.chunk_queries > around.prompt || counts_rounds(profile) {
+        return Vec::new();
+    }
     let forms = [16, 32, 64].map(|rows| ChunkForm::WorkgroupTiles { rows }).into_iter().chain([ChunkForm::QueryTiles]);
     each(profile, forms, |it, form| it.chunk_form = form)
 }

@@ -74,7 +74,8 @@ impl FromStr for ChunkForm {
         let rows = text.strip_prefix("workgroup-tiles").and_then(|rows| rows.parse().ok());
         match (text, rows) {
             ("query-tiles", _) => Ok(Self::QueryTiles),
-            (_, Some(rows)) => Ok(Self::WorkgroupTiles { rows }),
+            // A number may be written in several ways.
+            (_, Some(rows)) if Self::WorkgroupTiles { rows }.to_string() == text => Ok(Self::WorkgroupTiles { rows }),
             _ => {
                 let shown: String = text.chars().take(80).collect();
                 let problem = format!("is `{shown}`; it must be query-tiles, or like workgroup-tiles64");

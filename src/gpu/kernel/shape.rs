@@ -110,9 +110,9 @@ impl KvShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum LaneComm {
-    /// A workgroup is one subgroup of a size known beforehand; values go from register to register.
+    /// Lanes are those of a subgroup of a size known beforehand; values go from register to register.
     Subgroup {
-        /// Invocations in a subgroup, and in a workgroup: a power of two, at least 4.
+        /// Invocations in a subgroup: a power of two, at least 4.
         lanes: u32,
     },
     /// Values go through workgroup memory; needs nothing from the device.
@@ -123,7 +123,7 @@ pub enum LaneComm {
 }
 
 impl LaneComm {
-    /// Invocations in a workgroup.
+    /// Lanes that score and add up together: those of a subgroup, or of a workgroup.
     pub fn lanes(self) -> u32 {
         match self {
             Self::Subgroup { lanes } | Self::Workgroup { lanes } => lanes,
@@ -190,7 +190,9 @@ impl FromStr for LaneComm {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let lanes = |kind: &str| text.strip_prefix(kind)?.parse().ok();
         let subgroup = lanes("subgroup").map(|lanes| Self::Subgroup { lanes });
-        subgroup.or_else(|| lanes("workgroup").map(|lanes| Self::Workgroup { lanes })).ok_or_else(|| {
+        let read = subgroup.or_else(|| lanes("workgroup").map(|lanes| Self::Workgroup { lanes }));
+        // A number may be written in several ways.
+        read.filter(|read| read.to_string() == text).ok_or_else(|| {
             let shown: String = text.chars().take(80).collect();
             SpecError::new("lane_comm", format!("is `{shown}`; it must be like subgroup32 or workgroup64"))
         })

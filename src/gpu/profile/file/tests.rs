@@ -87,6 +87,8 @@ fn keys_that_are_unknown_missing_or_of_another_type_are_named() {
         (with("scoring", "\"row-lane\""), &["unknown variant `row-lane`", "row-lanes"]),
         (with("loads", "-1"), &["`loads = -1`", "-1"]),
         (with("loads", "4294967296"), &["`loads = 4294967296`"]),
+        (with("lane_comm", "\"workgroup+064\""), &["workgroup+064", "workgroup64"]),
+        (with("chunk_form", "\"workgroup-tiles064\""), &["workgroup-tiles064", "query-tiles"]),
         (with("lane_comm", "\"subgroup\""), &["lane_comm = \"subgroup\"", "subgroup32"]),
         ("version = ".to_owned(), &["line 1", "`version =`"]),
         ("\u{0}ü\n[".repeat(1000), &["line 1"]),

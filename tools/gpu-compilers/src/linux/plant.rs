@@ -30,7 +30,13 @@ impl Plant {
             Self::TileTokens(tokens) => profile.tile_tokens = tokens,
             Self::ChunkRows(0) => profile.chunk_form = ChunkForm::QueryTiles,
             Self::ChunkRows(rows) => profile.chunk_form = ChunkForm::WorkgroupTiles { rows },
-            Self::LaneComm(lane_comm) => profile.lane_comm = lane_comm,
+            Self::LaneComm(lane_comm) => {
+                profile.lane_comm = lane_comm;
+                // Lanes cannot lie across a row of K where they meet in workgroup memory.
+                if matches!(lane_comm, LaneComm::Workgroup { .. }) {
+                    (profile.scoring, profile.subgroups) = (Scoring::KeyLanes, 1);
+                }
+            }
             Self::Scoring(scoring) => profile.scoring = scoring,
             Self::Unrolled(unrolled) => profile.unrolled = unrolled,
             Self::Loads(loads) => profile.loads = loads,
