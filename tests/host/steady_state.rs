@@ -231,13 +231,13 @@ fn the_upload_does_not_grow_with_the_context() {
         assert!(plan.updates().is_empty(), "the last block has room");
         plan.upload_bytes()
     });
-    // A header of 112 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
+    // A header of 124 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
     // the merge of every sequence.
-    assert_eq!(bytes, [112 + 64 * 76; 2]);
+    assert_eq!(bytes, [124 + 64 * 76; 2]);
 
     let (mut cache, batch) = decoding(64, 32_768);
     let mut plan = StepPlan::new(Schedule::default());
     cache.reserve(&batch, &mut plan).unwrap();
     // A new block for each: an index and a block id more.
-    assert_eq!(plan.upload_bytes(), 112 + 64 * (76 + 8));
+    assert_eq!(plan.upload_bytes(), 124 + 64 * (76 + 8));
 }
