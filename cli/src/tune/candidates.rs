@@ -76,7 +76,7 @@ fn chunks(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> 
 }
 
 fn loads(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
-    // Where loops are written out for a driver that counts their rounds, the kernel loads one at a time whatever it is told.
+    // A driver that counts loop rounds gets a kernel without loops over units, which makes one load at a time: `loads` changes nothing.
     if profile.unrolled && counts_rounds(profile) {
         return Vec::new();
     }

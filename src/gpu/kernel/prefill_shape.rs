@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::error::SpecError;
-use crate::gpu::kernel::shape::{Constants, KvShape};
+use crate::gpu::kernel::shape::{Constants, KvShape, as_displayed};
 use crate::plan::MAX_CHUNK_TOKENS;
 
 /// Invocations of a workgroup.
@@ -71,17 +71,9 @@ impl FromStr for ChunkForm {
 
     /// Reads what is displayed.
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let rows = text.strip_prefix("workgroup-tiles").and_then(|rows| rows.parse().ok());
-        match (text, rows) {
-            ("query-tiles", _) => Ok(Self::QueryTiles),
-            // A number may be written in several ways.
-            (_, Some(rows)) if Self::WorkgroupTiles { rows }.to_string() == text => Ok(Self::WorkgroupTiles { rows }),
-            _ => {
-                let shown: String = text.chars().take(80).collect();
-                let problem = format!("is `{shown}`; it must be query-tiles, or like workgroup-tiles64");
-                Err(SpecError::new("chunk_form", problem))
-            }
-        }
+        let tiles = || Some(Self::WorkgroupTiles { rows: text.strip_prefix("workgroup-tiles")?.parse().ok()? });
+        let read = if text == "query-tiles" { Some(Self::QueryTiles) } else { tiles() };
+        as_displayed("chunk_form", text, read, "query-tiles, or like workgroup-tiles64")
     }
 }
 

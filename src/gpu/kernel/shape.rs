@@ -191,12 +191,21 @@ impl FromStr for LaneComm {
         let lanes = |kind: &str| text.strip_prefix(kind)?.parse().ok();
         let subgroup = lanes("subgroup").map(|lanes| Self::Subgroup { lanes });
         let read = subgroup.or_else(|| lanes("workgroup").map(|lanes| Self::Workgroup { lanes }));
-        // A number may be written in several ways.
-        read.filter(|read| read.to_string() == text).ok_or_else(|| {
-            let shown: String = text.chars().take(80).collect();
-            SpecError::new("lane_comm", format!("is `{shown}`; it must be like subgroup32 or workgroup64"))
-        })
+        as_displayed("lane_comm", text, read, "like subgroup32 or workgroup64")
     }
+}
+
+/// What was read of `text`, if it is displayed just so: a number may be written in several ways.
+pub(crate) fn as_displayed<T: fmt::Display>(
+    option: &'static str,
+    text: &str,
+    read: Option<T>,
+    rule: &str,
+) -> Result<T, SpecError> {
+    read.filter(|read| read.to_string() == text).ok_or_else(|| {
+        let shown: String = text.chars().take(80).collect();
+        SpecError::new(option, format!("is `{shown}`; it must be {rule}"))
+    })
 }
 
 impl TryFrom<String> for LaneComm {
