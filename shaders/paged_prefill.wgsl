@@ -11,16 +11,12 @@
 // COL_GROUPS: each holds the scores of 4 rows and KEYS_PER_LANE keys, and the sums of the same rows and OUT_VEC4S vec4s of V,
 // so that all that is known of a row stays with its lanes. Queries and keys come through workgroup memory a slice of
 // SLICE_VEC4S vec4s at a time, values V_KEYS keys at a time, and what comes next is loaded before a slice is computed.
+// Who multiplies what lies there, and how it lies, is the matter of tiles_*.wgsl: the lanes, or matrix units of their subgroups.
 // Key tiles begin at multiples of KEY_TILE and a masked key changes no bit, so what a query row sums up, and in which order,
 // depends on its own keys alone.
 //
-// Workgroup memory is lines of WIDTH vec4s, one more to spread them over its banks, and blocks of lines. naga limits every
-// index that is no constant: here these are the same few for all of a slice, and the compilers add the rest to an address.
-//
 // Read from `main` at the end upwards: attend → serve → score_keys, find_weights, add_values → write_results.
 
-// Queries and keys of a slice; then weights, a block for each slice of values, and behind them a slice of values.
-var<workgroup> staged: array<array<array<vec4<f32>, WIDTH + 1u>, BLOCK_LINES>, BLOCKS>;
 // Rows of K and V of this key tile and the next, and their factors.
 var<workgroup> kv_rows: array<u32, 2u * KEY_TILE>;
 var<workgroup> kv_scales: array<vec2<f32>, KV_SCALES>;
@@ -40,14 +36,16 @@ struct Work {
     position: i32,    // of the first token
     begin: u32,       // first key of the split
     end: u32,         // past the last
+    member: u32,      // the lane's subgroup, if its units multiply
 }
 
 // One pass over the keys of a split: the tokens that it serves, and the keys that any of them sees.
 struct Pass {
     first: u32,
-    last: u32,  // past the last token
+    last: u32,   // past the last token
     begin: u32,
-    end: u32,   // past the last key; none if the same
+    end: u32,    // past the last key; none if the same
+    again: bool, // whether a token is served once more, alone
 }
 
 // Where a key's row lies, with the factors of K and V.
@@ -135,8 +133,7 @@ fn stage_slice(loaded: ptr<function, Loaded>, work: Work, slice: u32, lane: u32)
         var query = query_values((*loaded).queries[n]);
         // Past the row its last part stands again.
         if (!Q_SLICES_FIT) { query = select(vec4<f32>(0.0), query, 4u * i < HEAD_DIM); }
-        let line = r / WIDTH * SLICE_VEC4S + item % SLICE_VEC4S;
-        if (Q_ITEMS_FIT || r < Q_ROWS) { staged[line / BLOCK_LINES][line % BLOCK_LINES][r % WIDTH] = query; }
+        if (Q_ITEMS_FIT || r < Q_ROWS) { stage_query(r, item % SLICE_VEC4S, query); }
     }
     for (var n = 0u; n < K_OCTETS; n++) { // unroll
         let item = n * LANES + lane;
@@ -148,8 +145,7 @@ fn stage_slice(loaded: ptr<function, Loaded>, work: Work, slice: u32, lane: u32)
             if (SCALE_PER_UNIT) { part *= (*loaded).key_scales[n]; }
             // Past the row the last unit stands again.
             if (!K_SLICES_FIT) { part = select(vec4<f32>(0.0), part, i < K_UNITS * PARTS); }
-            let line = KEYS_LINE + key / WIDTH * SLICE_VEC4S + item % SLICE_OCTETS * 2u + h;
-            if (K_ITEMS_FIT || key < KEY_TILE) { staged[line / BLOCK_LINES][line % BLOCK_LINES][key % WIDTH] = part; }
+            if (K_ITEMS_FIT || key < KEY_TILE) { stage_key(key, item % SLICE_OCTETS * 2u + h, part); }
         }
     }
 }
@@ -183,34 +179,7 @@ fn stage_values(loaded: ptr<function, Loaded>, served: Pass, at: u32, slice: u32
             let scale = select(0.0, (*loaded).value_scales[n], is_served);
             var part = v_part(unit, octet_part(octet, h), scale);
             if (!V_ROW_FITS) { part = select(vec4<f32>(0.0), part, i < V_UNITS * PARTS); }
-            let line = VALUES_LINE + key * ROW_LINES + i / WIDTH;
-            if (V_ITEMS_FIT || key < V_KEYS) {
-                staged[line / BLOCK_LINES][line % BLOCK_LINES][i % WIDTH] = part;
-            }
-        }
-    }
-}
-
-fn add_product(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
-    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
-}
-
-// Adds the products of a slice to the scores of the lane's rows and keys.
-fn score_slice(score: ptr<function, array<f32, SCORES>>, lane: u32) {
-    let row = lane / COL_GROUPS;
-    let col = lane % COL_GROUPS;
-    for (var d = 0u; d < SLICE_VEC4S; d++) { // unroll
-        var query: array<vec4<f32>, 4>;
-        for (var i = 0u; i < 4u; i++) { // unroll
-            let line = i * ROW_GROUPS / WIDTH * SLICE_VEC4S + d;
-            query[i] = staged[line / BLOCK_LINES][line % BLOCK_LINES][row + i * ROW_GROUPS % WIDTH];
-        }
-        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            let line = KEYS_LINE + k * COL_GROUPS / WIDTH * SLICE_VEC4S + d;
-            let key = staged[line / BLOCK_LINES][line % BLOCK_LINES][col + k * COL_GROUPS % WIDTH];
-            for (var i = 0u; i < 4u; i++) { // unroll
-                (*score)[k * 4u + i] = add_product((*score)[k * 4u + i], query[i], key);
-            }
+            if (V_ITEMS_FIT || key < V_KEYS) { stage_value(key, i, part); }
         }
     }
 }
@@ -229,7 +198,7 @@ fn finish_scores(
         let r = lane_row(lane, i);
         let seen = row_keys(work, r);
         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            let place = lane % COL_GROUPS + k * COL_GROUPS;
+            let place = lane_key(lane, k);
             var scale = 1.0;
             if (SCALE_PER_ROW) { scale = kv_scales[buffer * KEY_TILE + place].x; }
             let distance = i32(at + place) - (work.position + i32(r / GROUP_TILE));
@@ -253,51 +222,19 @@ fn find_weights(
     first: u32,
     lane: u32,
 ) {
-    let row = lane / COL_GROUPS;
+    var weights: array<vec4<f32>, PART_LANE_KEYS>;
     for (var j = 0u; j < PART_LANE_KEYS; j++) { // unroll
         let k = first + j;
-        let place = lane % COL_GROUPS + k * COL_GROUPS;
-        var weight: vec4<f32>;
+        let place = lane_key(lane, k);
         for (var i = 0u; i < 4u; i++) { // unroll
             let is_seen = sees(row_keys(work, lane_row(lane, i)), at + place);
             let plain = select(0.0, exp2((*score)[k * 4u + i] - max_score[i]), is_seen);
             (*sum_exp)[i] += plain;
-            weight[i] = plain;
-            if (SCALE_PER_ROW) { weight[i] = select(0.0, plain * kv_scales[buffer * KEY_TILE + place].y, is_seen); }
-        }
-        let key = lane % COL_GROUPS + j * COL_GROUPS;
-        let within = key % V_KEYS * ROW_GROUPS;
-        staged[key / V_KEYS][within / WIDTH][within % WIDTH + row] = weight;
-    }
-}
-
-// Adds up the weighted values of a slice.
-fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, lane: u32) {
-    let row = lane / COL_GROUPS;
-    let col = lane % COL_GROUPS;
-    for (var k = 0u; k < V_KEYS; k++) { // unroll
-        let weight = staged[slice][k * ROW_GROUPS / WIDTH][row + k * ROW_GROUPS % WIDTH];
-        for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
-            let line = VALUES_LINE + k * ROW_LINES + c * COL_GROUPS / WIDTH;
-            let value = staged[line / BLOCK_LINES][line % BLOCK_LINES][col + c * COL_GROUPS % WIDTH];
-            for (var i = 0u; i < 4u; i++) { // unroll
-                (*acc)[i * OUT_VEC4S + c] = fma(vec4<f32>(weight[i]), value, (*acc)[i * OUT_VEC4S + c]);
-            }
+            weights[j][i] = plain;
+            if (SCALE_PER_ROW) { weights[j][i] = select(0.0, plain * kv_scales[buffer * KEY_TILE + place].y, is_seen); }
         }
     }
-}
-
-// Shares the lane's part of its 4 rows with the lanes of the same rows, where there will be values.
-fn set_row_part(part: vec4<f32>, lane: u32) {
-    let within = lane % COL_GROUPS * ROW_GROUPS;
-    let line = VALUES_LINE + within / WIDTH;
-    staged[line / BLOCK_LINES][line % BLOCK_LINES][within % WIDTH + lane / COL_GROUPS] = part;
-    workgroupBarrier();
-}
-
-fn row_part(col: u32, lane: u32) -> vec4<f32> {
-    let line = VALUES_LINE + col * ROW_GROUPS / WIDTH;
-    return staged[line / BLOCK_LINES][line % BLOCK_LINES][lane / COL_GROUPS + col * ROW_GROUPS % WIDTH];
+    stage_weights(&weights, lane);
 }
 
 fn any_lane(flag: bool, lane: u32) -> bool {
@@ -365,6 +302,7 @@ fn score_keys(
     acc: ptr<function, array<vec4<f32>, SUMS>>,
     loaded: ptr<function, Loaded>,
     work: Work,
+    again: bool,
     at: u32,
     buffer: u32,
     lane: u32,
@@ -372,6 +310,7 @@ fn score_keys(
     for (var i = 0u; i < SCORES; i++) { // unroll
         (*score)[i] = 0.0;
     }
+    var products = no_products();
     let slices = rounds(K_SLICES);
     for (var s = 0u; s < slices; s++) {
         workgroupBarrier();
@@ -379,11 +318,10 @@ fn score_keys(
         workgroupBarrier();
         let is_last = s + 1u == slices;
         load_slice(loaded, work, select(buffer, 1u - buffer, is_last), select(s + 1u, 0u, is_last), lane);
-        score_slice(score, lane);
+        add_slice(&products, score, again, work.member, lane);
     }
+    read_scores(&products, score, again, work.member, lane);
     var highest = finish_scores(score, max_score, work, at, buffer, lane);
-    // Some lanes may still read keys there.
-    if (SLICE_LINES > VALUES_LINE) { workgroupBarrier(); }
     set_row_part(highest, lane);
     for (var col = 0u; col < COL_GROUPS; col++) { // unroll
         highest = max(highest, row_part(col, lane));
@@ -425,7 +363,7 @@ fn serve(work: Work, served: Pass, lane: u32) -> bool {
             set_located(next, 1u - buffer, lane);
             next = locate_key(work, served, at + 2u * KEY_TILE, lane);
             var score: array<f32, SCORES>;
-            max_score = score_keys(&score, max_score, &sum_exp, &acc, &loaded, work, at, buffer, lane);
+            max_score = score_keys(&score, max_score, &sum_exp, &acc, &loaded, work, served.again, at, buffer, lane);
             let slices = rounds(V_SLICES);
             for (var part = 0u; part < WEIGHT_PARTS; part++) { // unroll
                 // Some lanes may still read the weights of the part before.
@@ -438,7 +376,7 @@ fn serve(work: Work, served: Pass, lane: u32) -> bool {
                     workgroupBarrier();
                     let is_last = slice + 1u == WEIGHT_PARTS * V_SLICES;
                     load_values(&loaded, select(buffer, 1u - buffer, is_last), select(slice + 1u, 0u, is_last), lane);
-                    add_values(&acc, s, lane);
+                    add_values(&acc, s, served.again, work.member, lane);
                 }
             }
             buffer = 1u - buffer;
@@ -462,7 +400,8 @@ fn serve(work: Work, served: Pass, lane: u32) -> bool {
 }
 
 // The first pass serves all tokens. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
-// where V is not finite: if a sum comes out like that, the tokens are served again, one by one.
+// where V is not finite, and so are halves of 0 that matrix units multiply by ∞: if a sum comes out like that, the tokens
+// are served again, one by one and by the lanes.
 fn attend(work: Work, lane: u32) {
     if (lane == 0u) { atomicStore(&flags, 0u); }
     // Later tokens see later keys, and of two neighbours' keys none lies between.
@@ -473,13 +412,13 @@ fn attend(work: Work, lane: u32) {
     var pass_idx = 0u;
     var passes = 1u;
     loop {
-        var served = Pass(0u, work.num_tokens, first.x, last.y);
+        var served = Pass(0u, work.num_tokens, first.x, last.y, false);
         if (pass_idx > 0u) {
             let seen = visible_keys(work.position + i32(pass_idx) - 1, params.window, work.begin, work.end);
-            served = Pass(pass_idx - 1u, pass_idx, seen.x, seen.y);
+            served = Pass(pass_idx - 1u, pass_idx, seen.x, seen.y, true);
         }
         let finite = serve(work, served, lane);
-        if (TOKENS > 1u && pass_idx == 0u) {
+        if (SERVES_AGAIN && pass_idx == 0u) {
             if (any_lane(!finite, lane)) { passes = 1u + work.num_tokens; }
         }
         continuing {
@@ -496,6 +435,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
+    let member = 0u;
     let header = step_header();
     let item = find_item(header, group, groups);
     let tile = item.tile;
@@ -510,7 +450,9 @@ fn main(
         let begin = max(tile.key_begin, item.split * tile.split_tokens);
         // No plan has as many keys; the loop over them must not wrap, whatever the plan says.
         let end = min(min(tile.key_end, (item.split + 1u) * tile.split_tokens), 0x40000000u);
-        let work = Work(tile, item.split, item.kv_head, first_head, num_heads, first_token, num_tokens, query, position, begin, end);
+        let work = Work(
+            tile, item.split, item.kv_head, first_head, num_heads, first_token, num_tokens, query, position, begin, end, member,
+        );
         attend(work, lane);
     }
 }

@@ -1,7 +1,10 @@
 //! The form of the attention kernel on the GPUs of each maker, as their compilers take it: docs/GPU-COMPILERS.md.
 
+use crate::gpu::compat;
+use crate::gpu::kernel::MATRIX_FEATURES;
 use crate::gpu::kernel::attention_shape::AttentionForm;
-use crate::gpu::kernel::prefill_shape::ChunkForm;
+use crate::gpu::kernel::chunk_form::ChunkForm;
+use crate::gpu::kernel::prefill_shape::MATRIX_WORKGROUP_BYTES;
 use crate::gpu::kernel::shape::{LaneComm, Scoring};
 
 const AMD: u32 = 0x1002;
@@ -56,17 +59,62 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
     }
 }
 
-/// How the device of an adapter serves chunks of prompts.
+/// How the device of an adapter, with these features and limits, serves chunks of prompts.
 ///
 /// Where there are registers enough, most instructions of a tile in workgroup memory are multiply-adds. The compilers of
 /// Intel and Apple spill there, and AMD's before RDNA leaves room for one wave. Software computes what goes through that
-/// memory lane by lane.
-pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo) -> ChunkForm {
+/// memory lane by lane. Matrix units halve NVIDIA's instructions; for AMD's, Mesa loads V in words of 16 bits, and spills.
+pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> ChunkForm {
     match (info.vendor, info.subgroup_min_size) {
         _ if is_software(info) => ChunkForm::QueryTiles,
+        (NVIDIA, _) if has_matrices(features, limits) => matrix_tiles(info),
         (NVIDIA, _) | (AMD, 32) => ChunkForm::WorkgroupTiles { rows: 64 },
         _ => ChunkForm::QueryTiles,
     }
+}
+
+impl ChunkForm {
+    /// The largest tiles that this device's matrix units multiply; `None` if it was created without
+    /// [`matrix_features`], or with less workgroup memory than they take.
+    pub fn matrix_tiles(device: &wgpu::Device) -> Option<Self> {
+        has_matrices(device.features(), &device.limits()).then(|| matrix_tiles(&compat::adapter_info(device)))
+    }
+}
+
+fn matrix_tiles(info: &wgpu::AdapterInfo) -> ChunkForm {
+    ChunkForm::MatrixTiles { rows: 64, size: matrix_size(info), lanes: largest_subgroup(info) }
+}
+
+/// Rows and columns of a matrix. lavapipe's are as small as Apple's.
+fn matrix_size(info: &wgpu::AdapterInfo) -> u32 {
+    if is_software(info) || is_apple(info) { 8 } else { 16 }
+}
+
+/// Whether a device with these features and limits may run them.
+pub(super) fn has_matrices(features: wgpu::Features, limits: &wgpu::Limits) -> bool {
+    features.contains(MATRIX_FEATURES) && limits.max_compute_workgroup_storage_size >= MATRIX_WORKGROUP_BYTES
+}
+
+/// Features to ask for besides [`recommended_features`](crate::gpu::recommended_features), so that prompts may be served by
+/// matrix units: none if the adapter has no matrices of the size that its maker's GPUs have, in f16 with sums in f32. wgpu
+/// gives them only to who sets [`wgpu::ExperimentalFeatures::enabled`], which is `unsafe`, and the kernels take 32 KiB of
+/// workgroup memory, which [`recommended_limits`](crate::gpu::recommended_limits) asks for.
+pub fn matrix_features(adapter: &wgpu::Adapter) -> wgpu::Features {
+    let size = matrix_size(&adapter.get_info());
+    let suits = |it: &wgpu::CooperativeMatrixProperties| {
+        let types = (it.ab_type, it.cr_type);
+        [it.m_size, it.n_size, it.k_size] == [size; 3]
+            && types == (wgpu::CooperativeScalarType::F16, wgpu::CooperativeScalarType::F32)
+    };
+    if !adapter.features().contains(MATRIX_FEATURES) || !adapter.cooperative_matrix_properties().iter().any(suits) {
+        return wgpu::Features::empty();
+    }
+    MATRIX_FEATURES
+}
+
+/// The size of a device's largest subgroups.
+pub(super) fn largest_subgroup(info: &wgpu::AdapterInfo) -> u32 {
+    if is_apple(info) { 32 } else { info.subgroup_max_size }
 }
 
 /// Lanes of a workgroup that is one subgroup; `None` where it is better off without.
@@ -133,9 +181,9 @@ mod tests {
         (info.subgroup_min_size, info.subgroup_max_size) = sizes;
         let form = maker_form(&info, Features::SUBGROUP);
         let loops = if form.unrolled { "unrolled" } else { "loops" };
-        let chunks = match maker_chunk_form(&info) {
+        let chunks = match maker_chunk_form(&info, Features::SUBGROUP, &wgpu::Limits::default()) {
             ChunkForm::QueryTiles => String::new(),
-            ChunkForm::WorkgroupTiles { rows } => format!(", chunks of {rows} rows"),
+            form => format!(", chunks of {} rows", form.rows()),
         };
         format!("{form} {loops}, {} rows, {} loads{chunks}", form.tile_rows, form.loads)
     }
@@ -238,8 +286,22 @@ mod tests {
             assert_eq!(form(vendor, name, device_type, backend, sizes), expected, "{name}");
         }
         let mut info = wgpu::AdapterInfo::new(DiscreteGpu, Backend::Vulkan);
-        (info.vendor, info.subgroup_min_size) = (NVIDIA, 32);
+        (info.vendor, info.subgroup_min_size, info.subgroup_max_size) = (NVIDIA, 32, 32);
         let without = AttentionForm { unrolled: true, ..WITHOUT_SUBGROUPS };
         assert_eq!(maker_form(&info, Features::empty()), without, "the device was made without subgroups");
+    }
+
+    #[test]
+    fn matrix_units_serve_chunks_where_the_device_was_asked_for_them_and_has_memory() {
+        let mut info = wgpu::AdapterInfo::new(DeviceType::DiscreteGpu, Backend::Vulkan);
+        (info.vendor, info.subgroup_min_size, info.subgroup_max_size) = (NVIDIA, 32, 32);
+        let roomy = wgpu::Limits { max_compute_workgroup_storage_size: MATRIX_WORKGROUP_BYTES, ..Default::default() };
+        let default = wgpu::Limits::default();
+        let form = |info: &wgpu::AdapterInfo, features, limits| maker_chunk_form(info, features, limits).to_string();
+        assert_eq!(form(&info, MATRIX_FEATURES, &roomy), "matrix-tiles64-16x16-subgroup32");
+        assert_eq!(form(&info, Features::SUBGROUP, &roomy), "workgroup-tiles64");
+        assert_eq!(form(&info, MATRIX_FEATURES, &default), "workgroup-tiles64");
+        info.vendor = AMD;
+        assert_eq!(form(&info, MATRIX_FEATURES, &roomy), "workgroup-tiles64");
     }
 }

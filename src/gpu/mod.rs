@@ -23,13 +23,14 @@ mod value;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
-pub use kernel::prefill_shape::ChunkForm;
+pub use kernel::chunk_form::ChunkForm;
 pub use kernel::shape::{LaneComm, Scoring};
 pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;
 #[cfg(feature = "testkit")]
 pub(crate) use makers::is_software;
+pub use makers::matrix_features;
 pub use ops::append::{AppendIo, AppendSpec, Appender};
 pub use ops::attention::{Attention, AttentionIo};
 pub use ops::rotary::RotarySpec;

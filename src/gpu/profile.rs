@@ -6,11 +6,13 @@ pub(super) mod file;
 use super::compat;
 use super::error::SpecError;
 use super::makers::{
-    WITHOUT_SUBGROUPS, has_one_subgroup_size, is_software, maker_chunk_form, maker_form, max_loop_rounds,
-    smallest_subgroup,
+    WITHOUT_SUBGROUPS, has_matrices, has_one_subgroup_size, is_software, largest_subgroup, maker_chunk_form,
+    maker_form, max_loop_rounds, smallest_subgroup,
 };
+use crate::gpu::kernel::MATRIX_FEATURES;
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
-use crate::gpu::kernel::prefill_shape::ChunkForm;
+use crate::gpu::kernel::chunk_form::ChunkForm;
+use crate::gpu::kernel::prefill_shape::MATRIX_WORKGROUP_BYTES;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::plan::{MAX_CHUNK_TOKENS, MAX_TILE_TOKENS, Schedule};
 
@@ -100,7 +102,7 @@ impl DeviceProfile {
             },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,
-            chunk_form: maker_chunk_form(info),
+            chunk_form: maker_chunk_form(info, features, limits),
             share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
             // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.
@@ -181,7 +183,36 @@ impl DeviceProfile {
             let rule = format!("this device's subgroups are sure to have {most} lanes");
             return Err(SpecError::new("lane_comm", format!("is {} in the profile; {rule}", self.lane_comm)));
         }
+        self.check_matrices(info, features, limits)?;
         self.check_subgroups(info, limits, most)
+    }
+
+    /// Matrix units are there, with the memory that they take, and no subgroup is left without work that it must do.
+    fn check_matrices(
+        &self,
+        info: &wgpu::AdapterInfo,
+        features: wgpu::Features,
+        limits: &wgpu::Limits,
+    ) -> Result<(), SpecError> {
+        let ChunkForm::MatrixTiles { size, lanes, .. } = self.chunk_form else { return Ok(()) };
+        let refused =
+            |rule: String| Err(SpecError::new("chunk_form", format!("is {} in the profile; {rule}", self.chunk_form)));
+        if !has_matrices(features, limits) {
+            let missing = MATRIX_FEATURES.difference(features);
+            let memory = limits.max_compute_workgroup_storage_size;
+            return refused(format!(
+                "it needs {MATRIX_WORKGROUP_BYTES} bytes of workgroup memory, of which the device has {memory}, and features, \
+                 of which it lacks {missing:?}"
+            ));
+        }
+        let largest = largest_subgroup(info);
+        if ![8, 16].contains(&size) {
+            return refused("matrices have 8 or 16 rows".to_owned());
+        }
+        if !lanes.is_power_of_two() || !(largest..=64).contains(&lanes) {
+            return refused(format!("this device's subgroups have up to {largest} lanes, and 64 are the most"));
+        }
+        Ok(())
     }
 
     /// Several subgroups of a workgroup are of one size, and all of their lanes are used.
@@ -207,7 +238,7 @@ impl DeviceProfile {
             chunk_split_tokens: self.chunk_split_tokens,
             chunk_tokens: match self.chunk_form {
                 ChunkForm::QueryTiles => 0,
-                ChunkForm::WorkgroupTiles { .. } => MAX_CHUNK_TOKENS,
+                ChunkForm::WorkgroupTiles { .. } | ChunkForm::MatrixTiles { .. } => MAX_CHUNK_TOKENS,
             },
             share_prefixes: self.share_prefixes,
         }
@@ -241,6 +272,7 @@ impl DeviceProfile {
         match self.chunk_form {
             ChunkForm::QueryTiles => form.to_string(),
             ChunkForm::WorkgroupTiles { rows } => format!("{form} chunks{rows}"),
+            ChunkForm::MatrixTiles { rows, .. } => format!("{form} matrices{rows}"),
         }
     }
 
@@ -251,8 +283,10 @@ impl DeviceProfile {
         let other_subgroups = Self { subgroups: if self.subgroups > 1 { 1 } else { 4 }, ..self.clone() };
         // A form for chunks is of no use where nothing is one.
         let chunk_queries = self.chunk_queries.min(Schedule::default().chunk_queries);
-        let other_chunks = Self { chunk_form: self.chunk_form.other(), chunk_queries, ..self.clone() };
-        let others = [other_loads, other_subgroups, other_chunks, self.clone().without_subgroups()];
+        let chunks = [ChunkForm::QueryTiles, ChunkForm::WorkgroupTiles { rows: 64 }];
+        let chunks = chunks.into_iter().chain(ChunkForm::matrix_tiles(device));
+        let chunks = chunks.map(|chunk_form| Self { chunk_form, chunk_queries, ..self.clone() });
+        let others = [other_loads, other_subgroups].into_iter().chain(chunks).chain([self.clone().without_subgroups()]);
         let others = Scoring::ALL.map(with_scoring).into_iter().chain(others);
         let mut forms = vec![self.clone()];
         for form in others {
@@ -295,12 +329,14 @@ pub fn recommended_features(adapter: &wgpu::Adapter) -> wgpu::Features {
 }
 
 /// Limits worth asking for when creating a device: WebGPU's defaults, with buffers and bindings as large as the adapter
-/// allows. The kernels also run within the defaults, with more and smaller head shards.
+/// allows, and the adapter's workgroup memory. The kernels also run within the defaults, with more and smaller head shards.
 pub fn recommended_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
     let offered = adapter.limits();
     wgpu::Limits {
         max_buffer_size: offered.max_buffer_size,
         max_storage_buffer_binding_size: offered.max_storage_buffer_binding_size,
+        // Matrix units take more than the default.
+        max_compute_workgroup_storage_size: offered.max_compute_workgroup_storage_size.max(16_384),
         ..wgpu::Limits::default()
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::{NoUninit, Pod};
 use wgpu::util::DeviceExt;
 
 use super::adapter::{AdapterChoice, OpenError, choose_adapter, is_software};
-use crate::gpu::{check_alive, recommended_features, recommended_limits};
+use crate::gpu::{check_alive, matrix_features, recommended_features, recommended_limits};
 
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
@@ -37,12 +37,18 @@ impl Gpu {
         let adapter = choose_adapter(&options.adapter)?;
         let info = adapter.get_info();
         let limits = if options.default_limits { wgpu::Limits::default() } else { recommended_limits(&adapter) };
-        let features =
-            options.features.map_or_else(|| recommended_features(&adapter), |wanted| wanted & adapter.features());
+        let all = || recommended_features(&adapter) | matrix_features(&adapter);
+        let features = options.features.map_or_else(all, |wanted| wanted & adapter.features());
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        if features.intersects(wgpu::Features::all_experimental_mask()) {
+            // SAFETY: wgpu warns of bugs in what is experimental. Every result of the matrix units is held against the oracle.
+            experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("paged-attention"),
             required_features: features,
             required_limits: limits,
+            experimental_features,
             ..Default::default()
         };
         let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))

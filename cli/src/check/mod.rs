@@ -49,13 +49,17 @@ struct Variant {
     alone: bool,
 }
 
+fn has_matrices(form: &DeviceProfile) -> bool {
+    matches!(form.chunk_form, ChunkForm::MatrixTiles { .. })
+}
+
 impl Variant {
     fn all(gpu: &Gpu, own: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
         let mut forms = own.forms(&gpu.device);
         let alone = forms.iter().all(|form| form.lane_comm == own.lane_comm);
         if !options.every_form {
             // The form that needs nothing from the device is what other devices run.
-            forms.retain(|form| form == own || form.lane_comm != own.lane_comm);
+            forms.retain(|form| form == own || form.lane_comm != own.lane_comm || has_matrices(form));
         }
         // What GPUs have for chunks needs no subgroups either. The device's own form stays as it is.
         let with_chunks = |form: &DeviceProfile| {
@@ -71,7 +75,9 @@ impl Variant {
         }
         let variant = |profile: &DeviceProfile, format, paged| Self { format, paged, profile: profile.clone(), alone };
         let formats = |profile| KvDtype::ALL.map(|format| [true, false].map(|paged| variant(profile, format, paged)));
-        forms.iter().flat_map(formats).flatten().collect()
+        // Matrix units serve caches in f16.
+        let is_served = |it: &Self| it.format == KvDtype::F16 || !has_matrices(&it.profile) || it.profile == *own;
+        forms.iter().flat_map(formats).flatten().filter(is_served).collect()
     }
 
     fn scenarios(&self, options: &CheckOptions) -> Vec<CheckScene> {

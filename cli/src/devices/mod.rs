@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use wgpu_paged_attention::gpu::{DeviceProfile, TunedProfile, recommended_features, recommended_limits};
+use wgpu_paged_attention::gpu::{
+    DeviceProfile, TunedProfile, matrix_features, recommended_features, recommended_limits,
+};
 use wgpu_paged_attention::testkit::{
     AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler,
 };
@@ -16,7 +18,7 @@ use crate::report::fmt::count;
 use crate::report::{SCHEMA, Table, records_csv};
 
 /// Of an adapter in the table.
-const LINES: usize = 17;
+const LINES: usize = 18;
 
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
@@ -70,6 +72,9 @@ struct Features {
     subgroup_min_size: u32,
     subgroup_max_size: u32,
     shader_f16: bool,
+    /// Matrix units of the size that the kernels know.
+    #[serde(default)]
+    matrix_units: bool,
     timestamps: bool,
 }
 
@@ -98,6 +103,7 @@ impl Device {
                 subgroup_min_size: info.subgroup_min_size,
                 subgroup_max_size: info.subgroup_max_size,
                 shader_f16: features.contains(wgpu::Features::SHADER_F16),
+                matrix_units: !matrix_features(adapter).is_empty(),
                 timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             },
             name: info.name,
@@ -126,6 +132,7 @@ impl Device {
             ("offset alignment", format!("{} bytes", limits.storage_offset_alignment)),
             ("subgroups", subgroups),
             ("f16 in shaders", yes(features.shader_f16)),
+            ("matrix units", yes(features.matrix_units)),
             ("timestamps", yes(features.timestamps)),
             ("decode kernel", self.kernel.clone()),
             ("profile", self.profile.clone()),
@@ -136,7 +143,8 @@ impl Device {
 
 /// The profile that a device of this adapter has, and in words where it comes from.
 fn profile(adapter: &wgpu::Adapter, file: Option<&TunedProfile>) -> (DeviceProfile, String) {
-    let (info, features, limits) = (adapter.get_info(), recommended_features(adapter), recommended_limits(adapter));
+    let features = recommended_features(adapter) | matrix_features(adapter);
+    let (info, limits) = (adapter.get_info(), recommended_limits(adapter));
     let own = DeviceProfile::new(&info, features, &limits);
     let (profile, source) = match file.map(|file| file.for_device(&info, features, &limits)) {
         Some(Ok(profile)) => (profile, "the file's"),

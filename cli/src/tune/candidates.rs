@@ -21,6 +21,8 @@ pub struct Surroundings {
     pub subgroup: u32,
     /// Whether kernels may load words of 64 bits.
     pub int64: bool,
+    /// Tiles of chunks that matrix units multiply, if the device has any.
+    pub matrices: Option<ChunkForm>,
 }
 
 /// A setting, or several that are changed together.
@@ -72,7 +74,7 @@ fn chunks(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> 
         return Vec::new();
     }
     let forms = [16, 32, 64].map(|rows| ChunkForm::WorkgroupTiles { rows }).into_iter().chain([ChunkForm::QueryTiles]);
-    each(profile, forms, |it, form| it.chunk_form = form)
+    each(profile, forms.chain(around.matrices), |it, form| it.chunk_form = form)
 }
 
 fn loads(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
@@ -194,7 +196,8 @@ mod tests {
     /// The profile of an adapter, and its neighbours along an axis.
     fn profiles(info: &AdapterInfo, axis: &Axis) -> (DeviceProfile, Vec<DeviceProfile>) {
         let own = DeviceProfile::new(info, FEATURES, &Limits::default());
-        let around = Surroundings { context: 1024, prompt: 2048, subgroup: info.subgroup_min_size, int64: true };
+        let around =
+            Surroundings { context: 1024, prompt: 2048, subgroup: info.subgroup_min_size, int64: true, matrices: None };
         let neighbours = (axis.neighbours)(&own, &around);
         (own, neighbours)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wgpu_paged_attention::gpu::DeviceProfile;
+use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile};
 use wgpu_paged_attention::testkit::Gpu;
 use wgpu_paged_attention::wgpu::Features;
 
@@ -36,7 +36,8 @@ impl<'a> Device<'a> {
         let features = self.gpu.device.features();
         let subgroup = if features.contains(Features::SUBGROUP) { self.gpu.info.subgroup_min_size } else { 0 };
         let int64 = features.contains(Features::SHADER_INT64);
-        Surroundings { context: self.options.context, prompt: self.options.prompt, subgroup, int64 }
+        let matrices = ChunkForm::matrix_tiles(&self.gpu.device);
+        Surroundings { context: self.options.context, prompt: self.options.prompt, subgroup, int64, matrices }
     }
 }
 

@@ -6,6 +6,8 @@
 //! the entry point, `main`. What it takes from `shaders/common/`, and its constants, stand in `parts.rs`.
 
 pub(crate) mod attention_shape;
+pub(crate) mod chunk_form;
+mod matrices;
 pub(crate) mod params;
 mod parts;
 pub(crate) mod prefill_shape;
@@ -18,6 +20,7 @@ pub(crate) mod variant;
 use std::fmt;
 
 use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::unroll::unroll;
@@ -26,6 +29,10 @@ use crate::gpu::value::{ClearValue, ExternalLayout, RotaryShape};
 
 /// Invocations in a workgroup of a kernel that serves one item per invocation.
 pub(crate) const ITEM_LANES: u32 = 64;
+
+/// What the device must offer for matrix units.
+pub(crate) const MATRIX_FEATURES: wgpu::Features =
+    wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_F16).union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
 
 /// A kernel together with everything its text is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,8 +72,8 @@ pub(crate) enum Kernel {
         paged: bool,
         /// Query heads per KV head.
         group: u32,
-        /// Query rows of a workgroup, if heads are narrow enough.
-        rows: u32,
+        /// How they are served; query tiles stand for the plain form.
+        form: ChunkForm,
         variant: Variant,
     },
     /// Merges the partial results of queries that see several splits.
@@ -93,10 +100,17 @@ impl Kernel {
 
     /// What the device must offer.
     pub(crate) fn features(&self) -> wgpu::Features {
-        let Self::PagedAttention { form, .. } = self else { return wgpu::Features::empty() };
         let mut features = wgpu::Features::empty();
-        features.set(wgpu::Features::SUBGROUP, matches!(form.lane_comm, LaneComm::Subgroup { .. }));
-        features.set(wgpu::Features::SHADER_INT64, form.wide_loads);
+        match self {
+            Self::PagedAttention { form, .. } => {
+                features.set(wgpu::Features::SUBGROUP, matches!(form.lane_comm, LaneComm::Subgroup { .. }));
+                features.set(wgpu::Features::SHADER_INT64, form.wide_loads);
+            }
+            Self::PagedPrefill { kv, group, form, .. } if PrefillShape::new(kv, *group, *form).has_matrices() => {
+                features = MATRIX_FEATURES;
+            }
+            _ => {}
+        }
         features
     }
 
@@ -116,23 +130,35 @@ impl Kernel {
         };
         // A loop of one round is written out all the same: not every compiler sees through its counter.
         let longest = if is_unrolled { u32::MAX } else { 1 };
-        let mut text = constants.wgsl();
+        let mut text = self.matrix_types() + &constants.wgsl();
         for part in parts {
             // A loop that stays is the same program; tests see to it that none does.
             text.push_str(&unroll(part, &constants, longest).unwrap_or_else(|_| part.to_owned()));
         }
-        if self.needs_subgroups() {
+        let of_workgroup = "@builtin(local_invocation_index) lane";
+        let mut lane = of_workgroup;
+        if self.needs_subgroups() && matches!(self, Self::PagedAttention { .. }) {
             // HLSL has a call for this number and no parameter. naga knows that where it is a parameter of `main` itself; as
             // a member of a struct, which the parts could bring, it becomes a text that DXC refuses.
-            let (of_workgroup, of_subgroup) =
-                ("@builtin(local_invocation_index) lane", "@builtin(subgroup_invocation_id) lane");
-            text = text.replace(of_workgroup, of_subgroup);
-            if constants.number("SUBGROUPS").is_some_and(|subgroups| subgroups > 1) {
-                let params = format!("{of_subgroup}: u32,\n    @builtin(subgroup_id) member: u32,");
-                text = text.replace(&format!("{of_subgroup}: u32,"), &params).replace("    let member = 0u;\n", "");
-            }
+            lane = "@builtin(subgroup_invocation_id) lane";
+            text = text.replace(of_workgroup, lane);
+        }
+        if constants.number("SUBGROUPS").is_some_and(|subgroups| subgroups > 1) {
+            let params = format!("{lane}: u32,\n    @builtin(subgroup_id) member: u32,");
+            text = text.replace(&format!("{lane}: u32,"), &params).replace("    let member = 0u;\n", "");
         }
         text
+    }
+
+    /// What stands before everything else where matrix units multiply.
+    fn matrix_types(&self) -> String {
+        let Self::PagedPrefill { form: ChunkForm::MatrixTiles { size, .. }, .. } = self else { return String::new() };
+        if !self.features().contains(MATRIX_FEATURES) {
+            return String::new();
+        }
+        let types = [("Left", "f16", "A"), ("Right", "f16", "B"), ("Sum", "f32", "C")];
+        let alias = |(name, scalar, role)| format!("alias {name} = coop_mat{size}x{size}<{scalar}, {role}>;\n");
+        "enable f16;\nenable wgpu_cooperative_matrix;\n".to_owned() + &types.map(alias).concat()
     }
 }
 
@@ -158,9 +184,11 @@ impl fmt::Display for Kernel {
                 let mode = if *paged { "" } else { " contiguous" };
                 write!(f, " {kv} g{group} t{} {form}{mode}{variant}", 1_u64 << (*class).min(63))
             }
-            Self::PagedPrefill { kv, paged, group, rows, variant } => {
+            Self::PagedPrefill { kv, paged, group, form, variant } => {
                 let mode = if *paged { "" } else { " contiguous" };
-                write!(f, " {kv} g{group} r{}{mode}{variant}", PrefillShape::new(kv, *group, *rows).rows())
+                let shape = PrefillShape::new(kv, *group, *form);
+                let matrices = if shape.has_matrices() { " matrices" } else { "" };
+                write!(f, " {kv} g{group} r{}{matrices}{mode}{variant}", shape.rows())
             }
             Self::MergePartials { v_head_dim, variant } => write!(f, " d{v_head_dim}{variant}"),
         }

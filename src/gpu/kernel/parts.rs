@@ -59,10 +59,12 @@ impl Kernel {
                 constants.set_flag("TILE_IN_BLOCK", !paged || kv.block_size.is_multiple_of(shape.key_tile()));
                 constants.set_flag("PAGED", paged);
             }
-            Self::PagedPrefill { kv, paged, group, rows, variant } => {
+            Self::PagedPrefill { kv, paged, group, form, variant } => {
                 kv.add_to(&mut constants);
-                PrefillShape::new(&kv, group, rows).add_to(&mut constants);
+                PrefillShape::new(&kv, group, form).add_to(&mut constants);
                 variant.add_to(&mut constants);
+                // An element of f16 is one half already.
+                constants.set_flag("SPLIT_QUERIES", variant.io_format == IoFormat::F32);
                 constants.set_flag("PAGED", paged);
             }
             Self::MergePartials { v_head_dim, variant } => {
@@ -119,8 +121,10 @@ impl Kernel {
                 let lanes = [vec![pool, lanes, team], score(form)].concat();
                 [attending(&kv, &variant), lanes, vec![shader!("paged_attention")]].concat()
             }
-            Self::PagedPrefill { kv, variant, .. } => {
-                [attending(&kv, &variant), vec![shader!("common/pool_u32"), shader!("paged_prefill")]].concat()
+            Self::PagedPrefill { kv, group, form, variant, .. } => {
+                let matrices = PrefillShape::new(&kv, group, form).has_matrices();
+                let tiles = if matrices { shader!("common/tiles_matrices") } else { shader!("common/tiles_lanes") };
+                [attending(&kv, &variant), vec![shader!("common/pool_u32"), tiles, shader!("paged_prefill")]].concat()
             }
             Self::MergePartials { v_head_dim, variant } => {
                 let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];

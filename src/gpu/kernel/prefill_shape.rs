@@ -1,16 +1,13 @@
 //! How the kernel for chunks of prompts divides queries, keys and the elements of a head among the lanes of a workgroup.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-
-use crate::gpu::error::SpecError;
-use crate::gpu::kernel::shape::{Constants, KvShape, as_displayed};
+use crate::formats::KvDtype;
+use crate::gpu::kernel::chunk_form::ChunkForm;
+use crate::gpu::kernel::matrices::Matrices;
+use crate::gpu::kernel::shape::{Constants, KvShape};
 use crate::plan::MAX_CHUNK_TOKENS;
 
 /// Invocations of a workgroup.
-const LANES: u32 = 128;
+pub(super) const LANES: u32 = 128;
 /// Query rows of a lane: the components of a vec4.
 const LANE_ROWS: u32 = 4;
 /// Keys that a lane scores at a time, where there is room for them.
@@ -21,75 +18,12 @@ const MAX_PART_LANE_KEYS: u32 = 4;
 const MAX_KEY_TILE: u32 = 64;
 /// `vec4<f32>` of the output that a lane holds for each of its rows, at most.
 const MAX_OUT_VEC4S: u32 = 4;
+/// Keys that a lane scores at a time where matrix units multiply: the columns of a vec4.
+const MATRIX_LANE_KEYS: u32 = 4;
 /// Workgroup memory of WebGPU's default limits.
 const WORKGROUP_BYTES: u32 = 16_384;
-
-/// How chunks of prompts are served; in a file `query-tiles`, `workgroup-tiles64`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-#[non_exhaustive]
-pub enum ChunkForm {
-    /// As all other queries are: in query tiles of [`tile_tokens`](crate::gpu::DeviceProfile::tile_tokens).
-    QueryTiles,
-    /// In tiles that meet in workgroup memory, by a kernel of their own.
-    WorkgroupTiles {
-        /// Query rows (tokens times heads of one KV head) of a workgroup: 16, 32 or 64. Values wider than 128 elements get
-        /// 32 at most, and those wider than 256 get 16.
-        rows: u32,
-    },
-}
-
-impl ChunkForm {
-    /// The other way to serve them.
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::QueryTiles => Self::WorkgroupTiles { rows: 64 },
-            Self::WorkgroupTiles { .. } => Self::QueryTiles,
-        }
-    }
-
-    /// Query rows of a workgroup of the kernel for chunks, which is never needed where they are served like all others.
-    pub(crate) fn rows(self) -> u32 {
-        match self {
-            Self::QueryTiles => 64,
-            Self::WorkgroupTiles { rows } => rows,
-        }
-    }
-}
-
-impl fmt::Display for ChunkForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueryTiles => f.write_str("query-tiles"),
-            Self::WorkgroupTiles { rows } => write!(f, "workgroup-tiles{rows}"),
-        }
-    }
-}
-
-impl FromStr for ChunkForm {
-    type Err = SpecError;
-
-    /// Reads what is displayed.
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        let tiles = || Some(Self::WorkgroupTiles { rows: text.strip_prefix("workgroup-tiles")?.parse().ok()? });
-        let read = if text == "query-tiles" { Some(Self::QueryTiles) } else { tiles() };
-        as_displayed("chunk_form", text, read, "query-tiles, or like workgroup-tiles64")
-    }
-}
-
-impl TryFrom<String> for ChunkForm {
-    type Error = SpecError;
-
-    fn try_from(text: String) -> Result<Self, SpecError> {
-        text.parse()
-    }
-}
-
-impl From<ChunkForm> for String {
-    fn from(form: ChunkForm) -> Self {
-        form.to_string()
-    }
-}
+/// The same where matrix units multiply, whose operands and results both lie there.
+pub(crate) const MATRIX_WORKGROUP_BYTES: u32 = 32_768;
 
 /// What one workgroup serves: `rows` query rows (tokens times query heads of one KV head) against one split of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,13 +40,14 @@ pub(crate) struct PrefillShape {
     k_vec4s: u32,
     v_vec4s: u32,
     has_row_scales: bool,
+    matrices: Option<Matrices>,
 }
 
 impl PrefillShape {
-    /// The shape for `group` query heads to a KV head, with `rows` query rows or fewer.
-    pub(crate) fn new(kv: &KvShape, group: u32, rows: u32) -> Self {
+    /// The shape for `group` query heads to a KV head, with as many query rows as the form has or fewer.
+    pub(crate) fn new(kv: &KvShape, group: u32, form: ChunkForm) -> Self {
         let (k_vec4s, v_vec4s) = (kv.k_units().max(1) * kv.parts(), kv.v_units().max(1) * kv.parts());
-        let mut rows = 1 << rows.clamp(LANE_ROWS, 64).ilog2();
+        let mut rows = 1 << form.rows().clamp(LANE_ROWS, 64).ilog2();
         while rows > LANE_ROWS && out_vec4s(v_vec4s, rows) > MAX_OUT_VEC4S {
             rows /= 2;
         }
@@ -133,13 +68,36 @@ impl PrefillShape {
             k_vec4s,
             v_vec4s,
             has_row_scales,
+            matrices: None,
         };
+        // Only these are exact in what matrix units take.
+        if let (ChunkForm::MatrixTiles { size, lanes, .. }, KvDtype::F16) = (form, kv.format) {
+            shape.matrices = Matrices::new(size, lanes, rows, shape.col_groups());
+        }
         shape.fit();
         shape
     }
 
+    /// Whether matrix units multiply.
+    pub(crate) fn has_matrices(&self) -> bool {
+        self.matrices.is_some()
+    }
+
     /// Takes as many keys as there is workgroup memory for.
     fn fit(&mut self) {
+        if let Some(matrices) = self.matrices {
+            let least = (matrices.size / 4).max(2);
+            self.lane_keys = MATRIX_LANE_KEYS;
+            self.slice_vec4s = self.k_vec4s.next_power_of_two().clamp(least, 8);
+            self.v_keys = self.key_tile().min(32);
+            while !self.fits() && self.v_keys > matrices.size {
+                self.v_keys /= 2;
+            }
+            if self.fits() {
+                return;
+            }
+            self.matrices = None;
+        }
         self.lane_keys = (MAX_KEY_TILE / self.col_groups()).clamp(1, MAX_LANE_KEYS);
         loop {
             // As many products whatever the rows.
@@ -158,12 +116,17 @@ impl PrefillShape {
     }
 
     fn fits(&self) -> bool {
-        self.workgroup_bytes() <= WORKGROUP_BYTES
+        self.workgroup_bytes() <= if self.has_matrices() { MATRIX_WORKGROUP_BYTES } else { WORKGROUP_BYTES }
     }
 
     /// Workgroup memory.
     pub(crate) fn workgroup_bytes(&self) -> u32 {
-        let staged = 16 * self.blocks() * self.block_lines() * (self.width() + 1);
+        let staged = if self.has_matrices() {
+            let results = self.rows * (self.col_groups() + 1);
+            (8 * self.operands()).next_multiple_of(16) + 16 * results
+        } else {
+            16 * self.blocks() * self.block_lines() * (self.width() + 1)
+        };
         let (kv_rows, kv_scales) = (2 * 4 * self.key_tile(), 8 * self.scales());
         // Two flags besides.
         staged + kv_rows.next_multiple_of(16) + kv_scales.next_multiple_of(16) + 2 * 16
@@ -249,6 +212,54 @@ impl PrefillShape {
         if self.has_row_scales { 2 * self.key_tile() } else { 1 }
     }
 
+    /// `vec4<f16>` from one row of a slice in workgroup memory to the next: an even number, as matrices are loaded.
+    fn slice_stride(&self) -> u32 {
+        self.slice_vec4s + 2
+    }
+
+    /// The same of weights.
+    fn weight_stride(&self) -> u32 {
+        self.col_groups() + 2
+    }
+
+    /// And of values.
+    fn value_stride(&self) -> u32 {
+        self.row_vec4s() + 2
+    }
+
+    /// `vec4<f16>` of the matrices that are multiplied: queries in two halves with keys, or weights in two with values.
+    fn operands(&self) -> u32 {
+        let slice = (2 * self.rows + self.key_tile()) * self.slice_stride();
+        let values = 2 * self.rows * self.weight_stride() + self.v_keys * self.value_stride();
+        slice.max(values)
+    }
+
+    fn add_matrices_to(&self, matrices: &Matrices, constants: &mut Constants) {
+        let slice = self.rows * self.slice_stride();
+        let weights = self.rows * self.weight_stride();
+        for (name, value) in [
+            ("MATRIX", matrices.size),                             // rows and columns of a matrix
+            ("MEMBERS", matrices.members),                         // subgroups that multiply
+            ("SUBGROUPS", matrices.members),                       // of a workgroup, or more
+            ("MEMBER_ROWS", matrices.member_rows), // matrices of the result, one below the other, of a subgroup
+            ("MEMBER_COLS", matrices.member_cols), // and beside each other
+            ("RESULT_COLS", matrices.cols),        // beside each other, of all
+            ("SLICE_STEPS", 4 * self.slice_vec4s / matrices.size), // matrices of a slice of a row
+            ("VALUE_STEPS", self.v_keys / matrices.size), // matrices of the keys of a slice of V
+            ("OPERANDS", self.operands()),         // vec4<f16> of all operands
+            ("SLICE_STRIDE", self.slice_stride()), // of these, from row to row: of a slice,
+            ("WEIGHT_STRIDE", self.weight_stride()), // of weights
+            ("VALUE_STRIDE", self.value_stride()), // and of values
+            ("LOWER_QUERIES", slice),              // where the lower halves of queries begin,
+            ("KEYS", 2 * slice),                   // the keys,
+            ("LOWER_WEIGHTS", weights),            // the lower halves of weights,
+            ("VALUES", 2 * weights),               // and the values
+            ("RESULT_STRIDE", self.col_groups() + 1), // vec4<f32> from one row of results to the next
+        ] {
+            constants.set(name, value);
+        }
+    }
+
     pub(crate) fn add_to(&self, constants: &mut Constants) {
         let slice_octets = self.slice_vec4s / 2;
         let row_octets = self.row_vec4s() / 2;
@@ -299,6 +310,10 @@ impl PrefillShape {
         ] {
             constants.set(name, value);
         }
+        if let Some(matrices) = &self.matrices {
+            self.add_matrices_to(matrices, constants);
+        }
+        constants.set_flag("SERVES_AGAIN", self.serves_again());
         let fits = |items: u32| items.is_multiple_of(LANES);
         constants.set_flag("Q_ITEMS_FIT", fits(self.rows * self.slice_vec4s));
         constants.set_flag("Q_SLICES_FIT", self.head_dim.is_multiple_of(4 * self.slice_vec4s));
@@ -306,6 +321,11 @@ impl PrefillShape {
         constants.set_flag("V_ITEMS_FIT", fits(self.v_keys * row_octets));
         constants.set_flag("K_SLICES_FIT", self.k_vec4s.is_multiple_of(self.slice_vec4s));
         constants.set_flag("V_ROW_FITS", self.v_vec4s == self.row_vec4s());
+    }
+
+    /// Whether tokens are served again where a sum is not finite.
+    fn serves_again(&self) -> bool {
+        self.tokens() > 1 || self.has_matrices()
     }
 
     fn k_slices(&self) -> u32 {
@@ -322,10 +342,15 @@ impl PrefillShape {
         let wide = u64::from;
         // A loop of n rounds counts n, and one more to end it.
         let parts = wide(self.lane_keys / self.part_lane_keys());
-        let per_tile = 1 + wide(self.k_slices()) + 1 + parts * (wide(self.v_slices()) + 1);
+        let mut per_tile = 1 + wide(self.k_slices()) + 1 + parts * (wide(self.v_slices()) + 1);
+        if self.has_matrices() {
+            // Where the lanes multiply.
+            let chunks = wide(out_vec4s(self.v_vec4s, self.rows) * (self.v_keys + 1));
+            per_tile += wide(self.k_slices() * (self.slice_vec4s + 1)) + wide(self.v_slices()) * chunks;
+        }
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
         // Tokens whose sums are not finite are served again, one by one.
-        let passes = if self.tokens() == 1 { 1 } else { 1 + wide(self.tokens()) };
+        let passes = if self.serves_again() { 1 + wide(self.tokens()) } else { 1 };
         passes * (tiles * per_tile + 4) + wide(num_tiles.max(1).ilog2()) + wide(MAX_CHUNK_TOKENS) + 4
     }
 }

@@ -26,9 +26,9 @@ pub(crate) fn class_kernels(
     let form = profile.attention_form();
     std::array::from_fn(|class| {
         if class == CHUNK_CLASS {
-            let rows = profile.chunk_form.rows();
-            let kernel = Kernel::PagedPrefill { kv, paged, group, rows, variant };
-            return ClassKernel::new(kernel, ClassShape::Chunk(PrefillShape::new(&kv, group, rows)));
+            let form = profile.chunk_form;
+            let kernel = Kernel::PagedPrefill { kv, paged, group, form, variant };
+            return ClassKernel::new(kernel, ClassShape::Chunk(PrefillShape::new(&kv, group, form)));
         }
         let class = class as u32;
         let kernel = Kernel::PagedAttention { kv, paged, group, class, form, variant };
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::formats::KvDtype;
     use crate::gpu::kernel::attention_shape::AttentionForm;
-    use crate::gpu::kernel::prefill_shape::ChunkForm;
+    use crate::gpu::kernel::chunk_form::ChunkForm;
     use crate::gpu::kernel::shape::{LaneComm, Scoring};
     use crate::plan::reach::Reach;
 

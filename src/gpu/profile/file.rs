@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::DeviceProfile;
 use crate::gpu::compat;
 use crate::gpu::error::SpecError;
-use crate::gpu::kernel::prefill_shape::ChunkForm;
+use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::shape::{LaneComm, Scoring};
 
 /// Of a line or a value in a message.

@@ -44,7 +44,20 @@ pub fn profiles(gpu: &Gpu) -> Vec<DeviceProfile> {
     let plain = changed(&own.clone().without_subgroups(), |it| {
         (it.chunk_form, it.chunk_queries) = (ChunkForm::WorkgroupTiles { rows: 64 }, 9);
     });
-    if own == plain { vec![own] } else { vec![own, plain] }
+    let matrices = matrix_form(gpu, 64).map(|chunk_form| changed(&plain, |it| it.chunk_form = chunk_form));
+    let others = [Some(plain), matrices].into_iter().flatten().filter(|form| *form != own).collect();
+    [vec![own.clone()], others].concat()
+}
+
+/// Chunks in tiles of so many rows that the device's matrix units multiply, if it has any.
+pub fn matrix_form(gpu: &Gpu, rows: u32) -> Option<ChunkForm> {
+    match ChunkForm::matrix_tiles(&gpu.device) {
+        Some(ChunkForm::MatrixTiles { size, lanes, .. }) => Some(ChunkForm::MatrixTiles { rows, size, lanes }),
+        _ => {
+            eprintln!("skipped: matrix tiles; the device has no matrix units");
+            None
+        }
+    }
 }
 
 /// The same profile with another split length.

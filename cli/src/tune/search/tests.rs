@@ -86,7 +86,7 @@ fn default() -> DeviceProfile {
     DeviceProfile::new(&info, Features::SUBGROUP, &Limits::default())
 }
 
-const AROUND: Surroundings = Surroundings { context: 2048, prompt: 2048, subgroup: 32, int64: false };
+const AROUND: Surroundings = Surroundings { context: 2048, prompt: 2048, subgroup: 32, int64: false, matrices: None };
 
 fn run_for(fake: &mut Fake, seconds: u64, seen: &mut dyn FnMut(Progress<'_>)) -> Result<Option<Found>, CaseError> {
     let time_budget = Duration::from_secs(seconds);

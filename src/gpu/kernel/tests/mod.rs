@@ -3,6 +3,7 @@
 
 mod block_shaders;
 mod loops;
+mod matrices;
 mod rotary_and_states;
 mod shader_text;
 mod shaders;

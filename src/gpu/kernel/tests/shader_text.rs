@@ -6,7 +6,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, TypeInner};
 
-use crate::gpu::kernel::Kernel;
+use crate::gpu::kernel::{Kernel, MATRIX_FEATURES};
 
 /// A member of a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,9 @@ fn validate(kernel: &Kernel, module: &Module) -> ModuleInfo {
     }
     if kernel.features().contains(wgpu::Features::SHADER_INT64) {
         capabilities |= Capabilities::SHADER_INT64;
+    }
+    if kernel.features().contains(MATRIX_FEATURES) {
+        capabilities |= Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
     }
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
@@ -108,6 +111,10 @@ pub(super) fn translate(kernel: &Kernel, text: &str) -> Translated {
         name.unwrap_or_else(|error| failed("MSL", &error));
     }
 
+    // HLSL of this model has no matrices.
+    if kernel.features().contains(MATRIX_FEATURES) {
+        return Translated { spirv_words: spirv.len(), msl, hlsl: String::new() };
+    }
     let options = hlsl::Options { shader_model: hlsl::ShaderModel::V6_0, ..Default::default() };
     let pipeline = hlsl::PipelineOptions::default();
     let mut hlsl = String::new();

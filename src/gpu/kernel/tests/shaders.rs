@@ -8,6 +8,7 @@ use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, max_clas
 use crate::formats::KvDtype;
 use crate::gpu::BlockPair;
 use crate::gpu::kernel::attention_shape::AttentionForm;
+use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
 use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
@@ -128,7 +129,7 @@ fn the_memory_of_a_workgroup_suffices_for_chunks_of_heads_of_every_width() {
         {
             for head_dim in [1, 8, 12, 64, 300, 512] {
                 let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-                let bytes = PrefillShape::new(&kv, 4, rows).workgroup_bytes();
+                let bytes = PrefillShape::new(&kv, 4, ChunkForm::WorkgroupTiles { rows }).workgroup_bytes();
                 assert!(bytes <= WORKGROUP_BYTES, "{kv} in {rows} rows takes {bytes} bytes");
             }
         }
@@ -137,9 +138,10 @@ fn the_memory_of_a_workgroup_suffices_for_chunks_of_heads_of_every_width() {
     for (format, rows) in KvDtype::ALL.into_iter().flat_map(|format| [16, 32, 64].map(|rows| (format, rows))) {
         for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (40, 512)] {
             let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-            let kernel = Kernel::PagedPrefill { kv, paged: true, group: 4, rows, variant: ATTENTIONS[0] };
+            let form = ChunkForm::WorkgroupTiles { rows };
+            let kernel = Kernel::PagedPrefill { kv, paged: true, group: 4, form, variant: ATTENTIONS[0] };
             let Reflection { workgroup_bytes, invocations, .. } = reflect(&kernel, &text(&kernel));
-            assert_eq!(workgroup_bytes, PrefillShape::new(&kv, 4, rows).workgroup_bytes(), "{kernel}");
+            assert_eq!(workgroup_bytes, PrefillShape::new(&kv, 4, form).workgroup_bytes(), "{kernel}");
             assert_eq!(invocations, 128, "{kernel}");
         }
     }

@@ -3,6 +3,7 @@
 use crate::formats::KvDtype;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
+use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
@@ -145,7 +146,17 @@ pub(super) fn prefill(format: KvDtype, head_dim: u32, turn: usize, rows: u32) ->
     let variant = if head_dim % 2 == 1 { Variant { io_format: IoFormat::F32, ..variant } } else { variant };
     let v_head_dim = [head_dim, 40, head_dim, 512][turn % 4];
     let kv = KvShape { format, head_dim, v_head_dim, block_size: [16, 128, 5][turn % 3] };
-    Kernel::PagedPrefill { kv, paged: !turn.is_multiple_of(5), group: [1, 4, 7, 8, 71][turn % 5], rows, variant }
+    let form = ChunkForm::WorkgroupTiles { rows };
+    Kernel::PagedPrefill { kv, paged: !turn.is_multiple_of(5), group: [1, 4, 7, 8, 71][turn % 5], form, variant }
+}
+
+/// The same by matrix units, with as many options.
+pub(super) fn matrices(head_dim: u32, turn: usize, rows: u32) -> Kernel {
+    let Kernel::PagedPrefill { kv, paged, group, variant, .. } = prefill(KvDtype::F16, head_dim, turn, rows) else {
+        unreachable!("another kernel");
+    };
+    let (size, lanes) = [(16, 32), (8, 8), (16, 64), (8, 4)][turn % 4];
+    Kernel::PagedPrefill { kv, paged, group, form: ChunkForm::MatrixTiles { rows, size, lanes }, variant }
 }
 
 fn append(format: KvDtype, head_dim: u32, v_head_dim: u32, block_size: u32) -> Kernel {

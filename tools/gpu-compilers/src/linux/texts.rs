@@ -21,6 +21,11 @@ pub fn validate(spirv: &Path) -> anyhow::Result<()> {
     judge(output.context("spirv-val cannot be run")?)
 }
 
+/// Whether matrix units multiply in a text: only SPIR-V has words for that.
+pub fn has_matrices(wgsl: &str) -> bool {
+    wgsl.contains("enable wgpu_cooperative_matrix;")
+}
+
 /// The texts of a run, by their endings.
 #[derive(Debug, Default)]
 pub struct Texts {
@@ -36,8 +41,8 @@ impl Texts {
             let ending = ["wgsl", "hlsl"].into_iter().find(|&ending| path.extension().is_some_and(|has| has == ending));
             if let Some(ending) = ending {
                 let text = fs::read_to_string(&path)?;
-                // Words of 64 bits are an extension of naga's.
-                if ending == "wgsl" && text.contains("<u64>") {
+                // Words of 64 bits and matrices are extensions of naga's.
+                if ending == "wgsl" && (text.contains("<u64>") || has_matrices(&text)) {
                     continue;
                 }
                 self.files.entry((ending, text)).or_insert(path);

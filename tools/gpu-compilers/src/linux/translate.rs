@@ -31,11 +31,17 @@ pub struct Target {
     pub robust_buffer_access2: bool,
     pub integer_dot_product: bool,
     pub int8: bool,
+    /// Matrix units, and what their kernels need besides.
+    pub matrices: bool,
 }
 
 pub fn parse(wgsl: &str) -> anyhow::Result<Parsed> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| anyhow!("{}", error.emit_to_string(wgsl)))?;
-    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP | Capabilities::SHADER_INT64;
+    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | Capabilities::SHADER_FLOAT16
+        | Capabilities::SUBGROUP
+        | Capabilities::SHADER_INT64
+        | Capabilities::COOPERATIVE_MATRIX;
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     validator.subgroup_stages(ShaderStages::COMPUTE);
     let info = validator.validate(&module).map_err(|error| anyhow!("{}", error.emit_to_string(wgsl)))?;
@@ -102,6 +108,9 @@ fn capabilities(target: Target) -> Vec<spv::Capability> {
         allowed.extend([C::DotProductInputAllKHR, C::DotProductInput4x8BitKHR]);
         allowed.extend([C::DotProductInput4x8BitPackedKHR, C::DotProductKHR]);
     }
+    if target.matrices {
+        allowed.extend([C::Float16, C::CooperativeMatrixKHR, C::VulkanMemoryModel]);
+    }
     if target.int8 {
         allowed.push(C::Int8);
     }
@@ -113,7 +122,7 @@ mod tests {
     use super::*;
 
     const TARGET: Target =
-        Target { version: (1, 6), robust_buffer_access2: true, integer_dot_product: true, int8: true };
+        Target { version: (1, 6), robust_buffer_access2: true, integer_dot_product: true, int8: true, matrices: true };
     const TEXT: &str = "@group(0) @binding(0) var<uniform> n: u32;
         @group(2) @binding(1) var<storage, read_write> out: array<u32>;
         @compute @workgroup_size(1) fn main() { for (var i = 0u; i < n; i++) { out[i] = i; } }";

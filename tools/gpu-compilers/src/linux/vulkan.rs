@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use ash::{ext, khr, vk};
-use wgpu_paged_attention::gpu::recommended_features;
+use wgpu_paged_attention::gpu::{matrix_features, recommended_features};
 use wgpu_paged_attention::wgpu;
 use wgpu_paged_attention::wgpu::hal::api::Vulkan;
 
@@ -45,7 +45,8 @@ impl Device {
             bail!("the driver does not tell what it compiled: it lacks {reports:?}");
         }
         // Plants may ask for words of 64 bits.
-        let features = recommended_features(adapter) | adapter.features() & wgpu::Features::SHADER_INT64;
+        let int64 = adapter.features() & wgpu::Features::SHADER_INT64;
+        let features = recommended_features(adapter) | matrix_features(adapter) | int64;
         let mut extensions = hal.required_device_extensions(features);
         let mut wanted = hal.physical_device_features(&extensions, features);
         extensions.push(reports);
@@ -61,7 +62,7 @@ impl Device {
         let executables = khr::pipeline_executable_properties::Device::new(instance, &raw);
         let robust = extensions.contains(&ext::robustness2::NAME);
         // SAFETY: as above.
-        let target = unsafe { target(instance, physical, robust) };
+        let target = unsafe { target(instance, physical, robust, !matrix_features(adapter).is_empty()) };
         Ok(Self { raw, executables, target })
     }
 
@@ -169,7 +170,7 @@ fn binding(number: u32, kind: Binding) -> vk::DescriptorSetLayoutBinding<'static
 
 /// # Safety
 /// The physical device is the instance's.
-unsafe fn target(instance: &ash::Instance, physical: vk::PhysicalDevice, robustness2: bool) -> Target {
+unsafe fn target(instance: &ash::Instance, physical: vk::PhysicalDevice, robustness2: bool, matrices: bool) -> Target {
     let mut robust = vk::PhysicalDeviceRobustness2FeaturesEXT::default();
     let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
     let mut v13 = vk::PhysicalDeviceVulkan13Features::default();
@@ -181,6 +182,7 @@ unsafe fn target(instance: &ash::Instance, physical: vk::PhysicalDevice, robustn
         robust_buffer_access2: robustness2 && robust.robust_buffer_access2 == vk::TRUE,
         integer_dot_product: v13.shader_integer_dot_product == vk::TRUE,
         int8: v12.shader_int8 == vk::TRUE,
+        matrices,
     }
 }
 

@@ -1,0 +1,193 @@
+// tiles_matrices.wgsl — tiles in workgroup memory that the matrix units of the subgroups multiply. Same functions as
+// tiles_lanes.wgsl.
+// Source    cooperative matrices (VK_KHR_cooperative_matrix), FlashAttention-2 (Dao 2023)
+// const     those of paged_prefill.wgsl; a lane has 4 keys, which are neighbours
+// alias     Left, Right, Sum: matrices of MATRIX rows and columns of f16, f16 and f32, prepended by the host
+//
+// The units take f16 and sum in f32. K and V are f16 as they are stored; an f32 query and a weight are the sum of two halves,
+// each multiplied for itself, and so as exact as 21 bits are. Sums of products go through workgroup memory to the lanes that
+// know their rows: subgroups may lay a matrix out as they like. A row of the result depends on its own row alone.
+
+// Queries and keys of a slice; then weights, and a slice of values. Upper halves before the lower ones.
+var<workgroup> operands: array<vec4<f16>, OPERANDS>;
+// Of Q_ROWS rows, a vec4 for each lane of the row, and one more to spread them over the banks.
+var<workgroup> results: array<vec4<f32>, Q_ROWS * RESULT_STRIDE>;
+
+// What a subgroup multiplies: MEMBER_ROWS times MEMBER_COLS matrices of the result.
+alias Products = array<Sum, MEMBER_ROWS * MEMBER_COLS>;
+
+// Weights are at most 1. So many times larger, the lower halves of small ones still are numbers in f16.
+const WEIGHT_SCALE: f32 = 16384.0;
+
+fn no_products() -> Products {
+    return Products();
+}
+
+// Where key k of a lane stands in its key tile.
+fn lane_key(lane: u32, k: u32) -> u32 {
+    return lane % COL_GROUPS * 4u + k;
+}
+
+// What f16 holds of a number, towards 0; its largest number of all that are larger, so that the rest may be one as well. Compilers
+// take a number that was rounded to f16 and back for the number itself: the bits are cut off before.
+fn upper_half(x: vec4<f32>) -> vec4<f32> {
+    let cut = bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) & vec4<u32>(0xffffe000u));
+    return select(cut, sign(x) * 65504.0, abs(x) > vec4<f32>(65535.0));
+}
+
+fn stage_query(r: u32, d: u32, part: vec4<f32>) {
+    let upper = upper_half(part);
+    operands[r * SLICE_STRIDE + d] = vec4<f16>(upper);
+    if (SPLIT_QUERIES) { operands[LOWER_QUERIES + r * SLICE_STRIDE + d] = vec4<f16>(part - upper); }
+}
+
+fn stage_key(key: u32, d: u32, part: vec4<f32>) {
+    operands[KEYS + key * SLICE_STRIDE + d] = vec4<f16>(part);
+}
+
+fn stage_value(key: u32, i: u32, part: vec4<f32>) {
+    operands[VALUES + key * VALUE_STRIDE + i] = vec4<f16>(part);
+}
+
+// The weights of the lane's keys, each for its 4 rows.
+fn stage_weights(weights: ptr<function, array<vec4<f32>, PART_LANE_KEYS>>, lane: u32) {
+    for (var i = 0u; i < 4u; i++) { // unroll
+        let of_row = vec4<f32>((*weights)[0][i], (*weights)[1][i], (*weights)[2][i], (*weights)[3][i]) * WEIGHT_SCALE;
+        let at = lane_row(lane, i) * WEIGHT_STRIDE + lane % COL_GROUPS;
+        let upper = upper_half(of_row);
+        operands[at] = vec4<f16>(upper);
+        operands[LOWER_WEIGHTS + at] = vec4<f16>(of_row - upper);
+    }
+}
+
+// The first row and column of the result that a subgroup multiplies.
+fn member_row(member: u32) -> u32 {
+    return member / (RESULT_COLS / MEMBER_COLS) * MEMBER_ROWS * MATRIX;
+}
+
+fn member_col(member: u32) -> u32 {
+    return member % (RESULT_COLS / MEMBER_COLS) * MEMBER_COLS * MATRIX;
+}
+
+// Adds the products of a slice, or of a slice of one token by itself.
+fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+    if (again) {
+        add_slice_by_lanes(score, lane);
+    } else if (member < MEMBERS) {
+        multiply_slice(products, member);
+    }
+}
+
+// What matrix units do stands in functions without a condition: naga demands flow that it knows to be uniform.
+fn multiply_slice(products: ptr<function, Products>, member: u32) {
+    for (var step = 0u; step < SLICE_STEPS; step++) { // unroll
+        for (var c = 0u; c < MEMBER_COLS; c++) { // unroll
+            let key = KEYS + (member_col(member) + c * MATRIX) * SLICE_STRIDE + step * MATRIX / 4u;
+            let keys = coopLoad<Right>(&operands[key], SLICE_STRIDE);
+            for (var r = 0u; r < MEMBER_ROWS; r++) { // unroll
+                let query = (member_row(member) + r * MATRIX) * SLICE_STRIDE + step * MATRIX / 4u;
+                let i = r * MEMBER_COLS + c;
+                let upper = coopLoadT<Left>(&operands[query], SLICE_STRIDE);
+                (*products)[i] = coopMultiplyAdd(upper, keys, (*products)[i]);
+                if (SPLIT_QUERIES) {
+                    let lower = coopLoadT<Left>(&operands[LOWER_QUERIES + query], SLICE_STRIDE);
+                    (*products)[i] = coopMultiplyAdd(lower, keys, (*products)[i]);
+                }
+            }
+        }
+    }
+}
+
+fn add_slice_by_lanes(score: ptr<function, array<f32, SCORES>>, lane: u32) {
+    for (var d = 0u; d < SLICE_VEC4S; d++) {
+        for (var i = 0u; i < 4u; i++) { // unroll
+            let at = lane_row(lane, i) * SLICE_STRIDE + d;
+            var query = vec4<f32>(operands[at]);
+            if (SPLIT_QUERIES) { query += vec4<f32>(operands[LOWER_QUERIES + at]); }
+            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                (*score)[k * 4u + i] += dot(query, vec4<f32>(operands[KEYS + lane_key(lane, k) * SLICE_STRIDE + d]));
+            }
+        }
+    }
+}
+
+fn write_products(products: ptr<function, Products>, member: u32) {
+    for (var r = 0u; r < MEMBER_ROWS; r++) { // unroll
+        for (var c = 0u; c < MEMBER_COLS; c++) { // unroll
+            let at = (member_row(member) + r * MATRIX) * RESULT_STRIDE + (member_col(member) + c * MATRIX) / 4u;
+            coopStoreT((*products)[r * MEMBER_COLS + c], &results[at], RESULT_STRIDE);
+        }
+    }
+}
+
+// After the last slice.
+fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+    if (!again && member < MEMBERS) { write_products(products, member); }
+    workgroupBarrier();
+    if (!again) {
+        for (var i = 0u; i < 4u; i++) { // unroll
+            let of_row = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
+            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+                (*score)[k * 4u + i] = of_row[k];
+            }
+        }
+    }
+}
+
+// Adds up the weighted values of a slice, RESULT_COLS matrices of columns at a time.
+fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: bool, member: u32, lane: u32) {
+    for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
+        if (again) {
+            add_values_by_lanes(acc, slice, c, lane);
+        } else {
+            if (member < MEMBERS) { multiply_values(slice, c, member); }
+            workgroupBarrier();
+            for (var i = 0u; i < 4u; i++) { // unroll
+                let sums = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
+                (*acc)[i * OUT_VEC4S + c] = fma(sums, vec4<f32>(1.0 / WEIGHT_SCALE), (*acc)[i * OUT_VEC4S + c]);
+            }
+            workgroupBarrier();
+        }
+    }
+}
+
+fn multiply_values(slice: u32, chunk: u32, member: u32) {
+    var products = no_products();
+    for (var step = 0u; step < VALUE_STEPS; step++) { // unroll
+        let k = step * MATRIX;
+        for (var c = 0u; c < MEMBER_COLS; c++) { // unroll
+            let value = VALUES + k * VALUE_STRIDE + chunk * COL_GROUPS + (member_col(member) + c * MATRIX) / 4u;
+            let values = coopLoadT<Right>(&operands[value], VALUE_STRIDE);
+            for (var r = 0u; r < MEMBER_ROWS; r++) { // unroll
+                let weight = (member_row(member) + r * MATRIX) * WEIGHT_STRIDE + (slice * V_KEYS + k) / 4u;
+                let i = r * MEMBER_COLS + c;
+                products[i] = coopMultiplyAdd(coopLoadT<Left>(&operands[weight], WEIGHT_STRIDE), values, products[i]);
+                let lower = coopLoadT<Left>(&operands[LOWER_WEIGHTS + weight], WEIGHT_STRIDE);
+                products[i] = coopMultiplyAdd(lower, values, products[i]);
+            }
+        }
+    }
+    write_products(&products, member);
+}
+
+fn add_values_by_lanes(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, chunk: u32, lane: u32) {
+    for (var k = 0u; k < V_KEYS; k++) {
+        let value = vec4<f32>(operands[VALUES + k * VALUE_STRIDE + chunk * COL_GROUPS + lane % COL_GROUPS]);
+        let key = slice * V_KEYS + k;
+        for (var i = 0u; i < 4u; i++) { // unroll
+            let at = lane_row(lane, i) * WEIGHT_STRIDE + key / 4u;
+            let weight = f32(operands[at][key % 4u]) + f32(operands[LOWER_WEIGHTS + at][key % 4u]);
+            (*acc)[i * OUT_VEC4S + chunk] += weight / WEIGHT_SCALE * value;
+        }
+    }
+}
+
+// Shares the lane's part of its 4 rows with the lanes of the same rows, where it found its own results.
+fn set_row_part(part: vec4<f32>, lane: u32) {
+    results[lane / COL_GROUPS * RESULT_STRIDE + lane % COL_GROUPS] = part;
+    workgroupBarrier();
+}
+
+fn row_part(col: u32, lane: u32) -> vec4<f32> {
+    return results[lane / COL_GROUPS * RESULT_STRIDE + col];
+}

@@ -1,0 +1,90 @@
+//! How chunks of prompts are served: a choice of the device's profile.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::error::SpecError;
+use crate::gpu::kernel::shape::as_displayed;
+
+/// How chunks of prompts are served; in a file `query-tiles`, `workgroup-tiles64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum ChunkForm {
+    /// As all other queries are: in query tiles of [`tile_tokens`](crate::gpu::DeviceProfile::tile_tokens).
+    QueryTiles,
+    /// In tiles that meet in workgroup memory, by a kernel of their own.
+    WorkgroupTiles {
+        /// Query rows (tokens times heads of one KV head) of a workgroup: 16, 32 or 64. Values wider than 128 elements get
+        /// 32 at most, and those wider than 256 get 16.
+        rows: u32,
+    },
+    /// The same, multiplied by the matrix units of subgroups, in f16 with sums in f32: for caches in f16 whose values have up to
+    /// 256 elements. Other caches get [`WorkgroupTiles`](Self::WorkgroupTiles) of as many rows. The device must have
+    /// [`matrix_features`](crate::gpu::matrix_features).
+    ///
+    /// Queries in f32 keep 21 bits or more; beyond ±131,008 they give NaN.
+    MatrixTiles {
+        /// Query rows of a workgroup: 16, 32 or 64.
+        rows: u32,
+        /// Rows and columns of a matrix: 8 or 16, one of the adapter's
+        /// [`cooperative_matrix_properties`](wgpu::Adapter::cooperative_matrix_properties).
+        size: u32,
+        /// Invocations of the device's largest subgroups.
+        lanes: u32,
+    },
+}
+
+impl ChunkForm {
+    /// Query rows of a workgroup of the kernel for chunks, which is never needed where they are served like all others.
+    pub(crate) fn rows(self) -> u32 {
+        match self {
+            Self::QueryTiles => 64,
+            Self::WorkgroupTiles { rows } | Self::MatrixTiles { rows, .. } => rows,
+        }
+    }
+}
+
+impl fmt::Display for ChunkForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueryTiles => f.write_str("query-tiles"),
+            Self::WorkgroupTiles { rows } => write!(f, "workgroup-tiles{rows}"),
+            Self::MatrixTiles { rows, size, lanes } => write!(f, "matrix-tiles{rows}-{size}x{size}-subgroup{lanes}"),
+        }
+    }
+}
+
+impl FromStr for ChunkForm {
+    type Err = SpecError;
+
+    /// Reads what is displayed.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let tiles = || Some(Self::WorkgroupTiles { rows: text.strip_prefix("workgroup-tiles")?.parse().ok()? });
+        let matrices = || {
+            let (rows, rest) = text.strip_prefix("matrix-tiles")?.split_once('-')?;
+            let (size, lanes) = rest.split_once("-subgroup")?;
+            let size = size.split_once('x')?.0.parse().ok()?;
+            Some(Self::MatrixTiles { rows: rows.parse().ok()?, size, lanes: lanes.parse().ok()? })
+        };
+        let read = if text == "query-tiles" { Some(Self::QueryTiles) } else { tiles().or_else(matrices) };
+        let rule = "query-tiles, or like workgroup-tiles64 or matrix-tiles64-16x16-subgroup32";
+        as_displayed("chunk_form", text, read, rule)
+    }
+}
+
+impl TryFrom<String> for ChunkForm {
+    type Error = SpecError;
+
+    fn try_from(text: String) -> Result<Self, SpecError> {
+        text.parse()
+    }
+}
+
+impl From<ChunkForm> for String {
+    fn from(form: ChunkForm) -> Self {
+        form.to_string()
+    }
+}
