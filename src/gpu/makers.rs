@@ -44,10 +44,14 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
         None => WITHOUT_SUBGROUPS,
     };
     match (info.vendor, form.lane_comm) {
-        (_, lane_comm) if software => {
-            let unrolled = matches!(lane_comm, LaneComm::Subgroup { .. });
-            let wide_loads = features.contains(wgpu::Features::SHADER_INT64);
-            AttentionForm { tile_rows: 16, unrolled, wide_loads, ..form }
+        (_, LaneComm::Subgroup { lanes }) if software => {
+            // lavapipe computes words of 64 bits in two halves where vectors have 512.
+            let wide_loads = lanes <= 8 && features.contains(wgpu::Features::SHADER_INT64);
+            let form = AttentionForm { scoring: Scoring::RowLanes, unrolled: true, loads: 2, ..form };
+            AttentionForm { tile_rows: 16, wide_loads, ..form }
+        }
+        _ if software => {
+            AttentionForm { tile_rows: 16, wide_loads: features.contains(wgpu::Features::SHADER_INT64), ..form }
         }
         _ if is_apple(info) => AttentionForm { tile_rows: 4, ..form },
         (NVIDIA, LaneComm::Subgroup { .. }) => {
@@ -264,7 +268,7 @@ mod tests {
                 Cpu,
                 Backend::Vulkan,
                 (8, 8),
-                "subgroup8 unrolled, 16 rows, 1 loads",
+                "subgroup8 row-lanes unrolled, 16 rows, 2 loads",
             ),
             (
                 0x10005,
