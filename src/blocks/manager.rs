@@ -4,6 +4,7 @@ mod block_store;
 mod check;
 mod clear;
 mod export;
+mod late;
 mod options;
 mod preempt;
 mod prefix;
@@ -21,12 +22,14 @@ use crate::error::ManagerError;
 use crate::layout::KvLayout;
 
 pub use self::export::{Imported, SequenceRecord};
+pub use self::late::LateTokens;
 pub use self::options::ManagerOptions;
 pub use self::preempt::{PreemptMethod, Rank, Victim};
 pub use self::stats::CacheStats;
 pub use self::step::StepGuard;
 
 use self::block_store::Store;
+use self::late::LateRuns;
 use self::reserve::Extension;
 use self::step::OpenStep;
 use self::window::Window;
@@ -105,6 +108,8 @@ pub struct CacheManager {
     num_sequences: u32,
     window: Option<Window>,
     swap_from_tokens: Option<u32>,
+    /// Where prefixes are cached.
+    late: Option<LateRuns>,
     step: OpenStep,
     /// The counts of what has happened so far; the state of now is added to them by [`stats`](Self::stats).
     tally: CacheStats,
@@ -155,6 +160,8 @@ impl CacheManager {
         sequences.resize(rows as usize, Sequence::default());
         domains.resize(rows as usize, None);
         free_rows.extend((0..rows).rev());
+        let late = options.prefix_cache.then(|| LateRuns::new(rows, options.late_steps));
+        let late = late.transpose().map_err(|bytes| ManagerError::HostMemory { bytes })?;
 
         Ok(Self {
             layout: layout.clone(),
@@ -167,6 +174,7 @@ impl CacheManager {
             num_sequences: 0,
             window,
             swap_from_tokens: options.swap_from_tokens,
+            late,
             step,
             tally: CacheStats::default(),
             arrivals: 0,
@@ -294,6 +302,9 @@ impl CacheManager {
         self.arrivals = self.arrivals.saturating_add(1);
         if self.store.prefix().is_some() {
             self.domains[row as usize] = Some(Arc::clone(&self.no_domain));
+        }
+        if let Some(late) = &mut self.late {
+            late.clear(row);
         }
         let state = &mut self.sequences[row as usize];
         let rank = Rank { priority: 0, arrival: self.arrivals };

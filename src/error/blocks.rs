@@ -105,15 +105,58 @@ pub enum ManagerError {
         /// The shortest length but 0.
         shortest: u32,
     },
-    /// Ids for more tokens than lack one.
-    #[error("{given} token ids were given to {seq}, but {missing} of its tokens have none; commit their step first")]
+    /// More ids than tokens that were to get them.
+    #[error("{given} token ids were given for {missing} tokens of {seq}; give one for each")]
     TooManyTokenIds {
-        /// The handle as given.
+        /// The sequence.
         seq: SeqId,
         /// Ids given.
         given: u64,
-        /// Tokens without an id.
+        /// Tokens that they were given for.
         missing: u32,
+    },
+    /// The tokens have their ids already.
+    #[error("token {position} of {seq} has its id already, as the first {known} have; tell each once")]
+    TokenIdsTwice {
+        /// The sequence.
+        seq: SeqId,
+        /// The first of the tokens.
+        position: u32,
+        /// Leading tokens whose ids are known.
+        known: u32,
+    },
+    /// The tokens were cut off since they were committed, whether or not others took their place.
+    #[error("token {position} of {seq} was cut off since; tell the ids of the tokens before it only")]
+    TruncatedTokenIds {
+        /// The sequence.
+        seq: SeqId,
+        /// The first token that was cut off.
+        position: u32,
+    },
+    /// The step of the token is further back than the manager remembers.
+    #[error(
+        "token {position} of {seq} waits since more than the last {limit} steps that brought tokens without ids; tell ids \
+         sooner, or raise late_steps"
+    )]
+    LateTokenIds {
+        /// The sequence.
+        seq: SeqId,
+        /// The first token without an id.
+        position: u32,
+        /// The steps that may wait.
+        limit: u32,
+    },
+    /// Tokens before these have no ids yet.
+    #[error(
+        "ids were given from token {position} of {seq} on, but only the first {known} are known; tell them in order"
+    )]
+    TokenIdsSkip {
+        /// The sequence.
+        seq: SeqId,
+        /// The first of the tokens.
+        position: u32,
+        /// Leading tokens whose ids are known.
+        known: u32,
     },
     /// The token lies in a cached block, under another id.
     #[error(

@@ -87,11 +87,11 @@ fn x06_what_a_longer_text_rests_on_stays_although_its_window_has_left_it() {
     let first = manager.create_sequence().unwrap();
     manager.step(&[(first, 32)], &mut plan).unwrap().commit();
     let fork = manager.fork(first).unwrap();
-    manager.add_token_ids(first, &tokens).unwrap();
+    manager.add_token_ids(manager.late_tokens(first).unwrap(), &tokens).unwrap();
     let longer = manager.fork(first).unwrap();
     manager.step(&[(longer, 32)], &mut plan).unwrap().commit();
     manager.truncate(first, 8).unwrap();
-    manager.add_token_ids(fork, &tokens).unwrap();
+    manager.add_token_ids(manager.late_tokens(fork).unwrap(), &tokens).unwrap();
     manager.check_invariants().unwrap();
     assert_eq!(found(&manager, &tokens), 32);
 }
@@ -127,16 +127,13 @@ fn x06_ids_can_be_told_after_the_commit() {
     assert_eq!(found(&manager, &tokens), 0);
     // The next step is planned, and its token is not known either.
     manager.reserve(&[(seq, 1)], &mut plan).unwrap();
-    manager.add_token_ids(seq, &tokens[14..17]).unwrap();
+    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[14..17]).unwrap();
     assert_eq!(found(&manager, &tokens), 16);
     manager.commit(&mut plan).unwrap();
     let error = ManagerError::TooManyTokenIds { seq, given: 2, missing: 1 };
-    assert_eq!(manager.add_token_ids(seq, &tokens[17..19]), Err(error));
-    assert_eq!(
-        error.to_string(),
-        "2 token ids were given to sequence 0.0, but 1 of its tokens have none; commit their step first"
-    );
-    manager.add_token_ids(seq, &tokens[17..18]).unwrap();
+    assert_eq!(manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[17..19]), Err(error));
+    assert_eq!(error.to_string(), "2 token ids were given for 1 tokens of sequence 0.0; give one for each");
+    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[17..18]).unwrap();
     // Ids that come with a step go on from there.
     grow(&mut manager, &mut plan, seq, &tokens[18..32]);
     assert_eq!(found(&manager, &tokens), 32);
@@ -148,12 +145,12 @@ fn x06_shared_tokens_have_one_id() {
     let (seq, tokens) = (manager.create_sequence().unwrap(), text(16));
     manager.step(&[(seq, 16)], &mut plan).unwrap().commit();
     let fork = manager.fork(seq).unwrap();
-    manager.add_token_ids(seq, &tokens).unwrap();
+    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens).unwrap();
     let mut other = tokens.clone();
     other[3] = 5;
     let error = ManagerError::OtherTokenId { seq: fork, position: 3, given: 5, cached: 21 };
-    assert_eq!(manager.add_token_ids(fork, &other), Err(error));
-    assert_eq!(manager.add_token_ids(fork, &tokens), Ok(()));
+    assert_eq!(manager.add_token_ids(manager.late_tokens(fork).unwrap(), &other), Err(error));
+    assert_eq!(manager.add_token_ids(manager.late_tokens(fork).unwrap(), &tokens), Ok(()));
     assert_eq!(found(&manager, &tokens), 16);
 }
 

@@ -53,6 +53,7 @@ impl CacheManager {
         let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
         let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];
         let full = state.known / block_size;
+        let late = self.late.as_ref().is_none_or(|late| late.in_order(row, state.len));
         let gone = table.iter().filter(|&&block| block == RELEASED).count() as u32;
         for (what, value, expected, holds) in [
             ("its length", len, self.layout.max_seq_len(), len <= self.layout.max_seq_len()),
@@ -61,6 +62,7 @@ impl CacheManager {
             ("the number of released entries", gone, state.released, gone == state.released),
             ("the number of uploaded entries", state.uploaded, blocks, state.uploaded <= blocks),
             ("the number of known tokens", state.known, state.len, state.known <= state.len),
+            ("the order of the steps that wait for ids", late.into(), 1, late),
             ("the number of cached blocks", state.registered, full, state.registered <= full),
         ] {
             if !holds {

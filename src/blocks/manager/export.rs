@@ -112,6 +112,10 @@ impl CacheManager {
                 state.known = record.len;
             }
         }
+        let waits = state.known < record.len;
+        if let Some(late) = self.late.as_mut().filter(|_| waits) {
+            late.push(row, 0, self.step.number);
+        }
         seq
     }
 

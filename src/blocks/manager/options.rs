@@ -26,7 +26,7 @@ use crate::setters::{options, setters};
 /// cache.commit(&mut plan)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ManagerOptions {
     pub(crate) prefix_cache: bool,
@@ -36,6 +36,22 @@ pub struct ManagerOptions {
     pub(crate) events: bool,
     pub(crate) swap_from_tokens: Option<u32>,
     pub(crate) key_hash: Option<KeyHash>,
+    pub(crate) late_steps: u32,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> Self {
+        Self {
+            prefix_cache: false,
+            windows: Vec::new(),
+            window_slack: 0,
+            clear_freed: false,
+            events: false,
+            swap_from_tokens: None,
+            key_hash: None,
+            late_steps: 16,
+        }
+    }
 }
 
 impl ManagerOptions {
@@ -58,6 +74,10 @@ impl ManagerOptions {
         /// The hash behind the keys of the prefix cache, [`sha256`](crate::blocks::sha256) where this is `None`. A weak one
         /// costs time, not correctness: hits are compared.
         key_hash: Option<KeyHash>, with_key_hash(KeyHash) => Some(key_hash);
+        /// Steps of a sequence that may wait for their [token ids](crate::blocks::CacheManager::add_token_ids); 16 unless set.
+        /// Ids of a step further back are refused, and from it on the sequence is not found in the prefix cache. The manager
+        /// takes 16 bytes for each of them and of the cache's `max_sequences`.
+        late_steps: u32, with_late_steps(u32);
     }
 
     /// The window of every group of layers, `None` for layers that see everything. Where all have one, blocks that left

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::blocks::manager::Sequence;
 use crate::blocks::manager::reserve::Extension;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
@@ -132,20 +133,9 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Gives the ids of the first tokens that have none yet, after their step was committed: K and V need none, and drafts
-    /// are best given theirs once they are verified and the rejected ones [cut off](Self::truncate).
-    ///
-    /// Blocks that are full and known can be found from now on; while a step is open, from their sequence's next commit.
-    /// Nothing happens without a prefix cache. Sequences that share tokens must give them the same ids.
-    ///
-    /// # Errors
-    /// [`ManagerError::TooManyTokenIds`], or [`ManagerError::OtherTokenId`] where a shared cached block has other ids.
-    pub fn add_token_ids(&mut self, seq: SeqId, ids: &[u32]) -> Result<(), ManagerError> {
-        let (state, row, block_size) = (*self.live(seq)?, seq.index(), self.layout.block_size());
-        let missing = state.len - state.known;
-        if ids.len() as u64 > missing.into() {
-            return Err(ManagerError::TooManyTokenIds { seq, given: ids.len() as u64, missing });
-        }
+    /// Notes the ids of the first unknown tokens, unless a shared block has others, and registers what they fill.
+    pub(super) fn take_ids(&mut self, seq: SeqId, state: &Sequence, ids: &[u32]) -> Result<(), ManagerError> {
+        let (row, block_size) = (seq.index(), self.layout.block_size());
         let Some(prefix) = self.store.prefix() else {
             return Ok(());
         };

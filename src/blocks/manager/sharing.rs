@@ -24,6 +24,9 @@ impl CacheManager {
         }
         self.tables.copy_row(seq.index(), row, parent.num_blocks as usize);
         self.store.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
+        if let Some(late) = &mut self.late {
+            late.copy(seq.index(), row);
+        }
         let state = &mut self.sequences[row as usize];
         state.len = parent.len;
         state.num_blocks = parent.num_blocks;
@@ -66,6 +69,9 @@ impl CacheManager {
             }
         }
         self.give_back(seq.index(), keep);
+        if let Some(late) = &mut self.late {
+            late.cut(seq.index(), len);
+        }
         let state = &mut self.sequences[seq.index() as usize];
         state.len = len;
         state.num_blocks = keep;

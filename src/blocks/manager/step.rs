@@ -128,7 +128,7 @@ impl CacheManager {
     /// The rows of the plan follow the requests in their order; a request for no tokens adds none. The sequences become
     /// longer at [`commit`](Self::commit) only. Ids that are not known yet, as those of a step that is planned while the
     /// one before it still runs, or of drafts before they are verified, are given later by
-    /// [`add_token_ids`](Self::add_token_ids).
+    /// [`add_token_ids`](Self::add_token_ids): see there for several steps in one submit.
     ///
     /// # Errors
     /// [`ReserveError`]; counts, tables and the order of the free blocks are then as before, and `plan` is empty. Only
@@ -214,6 +214,9 @@ impl CacheManager {
                 self.tally.copies += 1;
             }
             let seq = &mut self.sequences[extension.row as usize];
+            if let Some(late) = self.late.as_mut().filter(|_| seq.known <= seq.len) {
+                late.push(extension.row, seq.len, self.step.number);
+            }
             // Checked against max_seq_len when the step was reserved.
             seq.len += extension.new_tokens;
             seq.uploaded = seq.num_blocks;

@@ -14,6 +14,8 @@ pub enum Fault {
     LateCopies,
     NoClears,
     NoUpdates,
+    /// Not the device, but who reads from it: ids of other tokens than those that were appended.
+    OtherIds,
 }
 
 pub struct Device {

@@ -10,7 +10,7 @@ use wgpu_paged_attention::testkit::changed;
 
 use crate::pool_model::Op;
 use crate::pool_model::device::{CLEAR, Device, Fault};
-use crate::pool_model::model::{Model, Seq, domain, value};
+use crate::pool_model::model::{Model, Noted, Seq, domain, value};
 
 pub fn schedule() -> Schedule {
     let change = |it: &mut Schedule| (it.split_tokens, it.tile_tokens, it.chunk_split_tokens) = (3, 4, 1 << 30);
@@ -25,6 +25,9 @@ pub struct Harness {
     pub handles: Vec<SeqId>,
     /// The findable blocks, as somebody who only hears the events knows them: the key of each.
     pub heard: BTreeMap<u32, String>,
+    /// Tokens whose ids may be told later, the latest last.
+    pub noted: Vec<Noted>,
+    fault: Fault,
 }
 
 impl Harness {
@@ -37,6 +40,8 @@ impl Harness {
             model: Model::new(layout, options),
             handles: Vec::new(),
             heard: BTreeMap::new(),
+            noted: Vec::new(),
+            fault,
         }
     }
 
@@ -56,6 +61,17 @@ impl Harness {
             }
             Op::Fork(choice) => self.pick(*choice).into_iter().for_each(|seq| self.fork(seq)),
             Op::AddIds(choice, count) => self.pick(*choice).into_iter().for_each(|seq| self.add_ids(seq, *count)),
+            Op::Note(choice) => {
+                let noted = self.pick(*choice).and_then(|seq| self.note(seq));
+                self.noted.extend(noted);
+            }
+            Op::AddNotedIds(choice, count) => {
+                let recent = self.noted.len().min(5);
+                if recent > 0 {
+                    let noted = self.noted[self.noted.len() - 1 - choice % recent].clone();
+                    self.tell(&noted, *count);
+                }
+            }
             Op::Truncate(choice, len) => self.pick(*choice).into_iter().for_each(|seq| self.truncate(seq, *len)),
             Op::Release(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, false)),
             Op::Preempt(choice) => self.pick(*choice).into_iter().for_each(|seq| self.release(seq, true)),
@@ -97,7 +113,11 @@ impl Harness {
         let found = if self.model.options.prefix_cache() { self.model.find(tokens, number) } else { vec![] };
         if text.is_some() {
             let cached = found.len() * self.model.block_size();
-            assert_eq!(self.cache.cached_tokens(tokens, &domain(number)) as usize, cached);
+            assert_eq!(
+                self.cache.cached_tokens(tokens, &domain(number)) as usize,
+                cached,
+                "another beginning is found"
+            );
             assert_eq!(self.cache.can_admit(tokens, &domain(number), 0), self.has_room(tokens.len(), &found));
         }
         let result = match text {
@@ -138,8 +158,9 @@ impl Harness {
             assert_eq!(got, before, "wrong data");
         }
         let (known, registered, text) = (values.len(), found.len(), tokens.to_vec());
-        let found = registered;
-        self.model.seqs.push(Seq { id, blocks, values, text, domain: number, known, registered, found });
+        let (found, born) = (registered, vec![(0, 0); known]);
+        let seq = Seq { id, blocks, values, text, domain: number, known, registered, found, born, forgotten: 0 };
+        self.model.seqs.push(seq);
     }
 
     fn has_room(&self, len: usize, found: &[crate::pool_model::model::Entry]) -> bool {
@@ -186,23 +207,38 @@ impl Harness {
         self.model.seqs.push(child);
     }
 
+    /// The tokens of a sequence that lack ids.
+    fn note(&mut self, seq: SeqId) -> Option<Noted> {
+        let handle = self.cache.late_tokens(seq);
+        let Some(state) = self.model.seq(seq) else {
+            assert_eq!(handle, Err(ManagerError::StaleSequence { seq }));
+            return None;
+        };
+        let (handle, first) = (handle.unwrap(), if self.model.options.prefix_cache() { state.known } else { 0 });
+        assert_eq!((handle.seq(), handle.positions()), (seq, first as u32..state.len()));
+        let other = u32::from(self.fault == Fault::OtherIds);
+        let ids = (first..state.values.len()).map(|at| state.token(at) + other).collect();
+        let born = state.born[first..].iter().map(|born| born.0).collect();
+        Some(Noted { handle, first, ids, born })
+    }
+
     /// Tells the ids of the next tokens without one.
     fn add_ids(&mut self, seq: SeqId, count: u32) {
-        let caches = self.model.options.prefix_cache();
-        let state = self.model.seq(seq);
-        let known = state.map_or(0, |state| if caches { state.known } else { 0 });
-        let ids: Vec<u32> = (0..count as usize).map(|at| state.map_or(0, |state| state.token(known + at))).collect();
-        let missing = state.map_or(0, |state| state.len() - known as u32);
-        let want = match state {
-            None => Err(ManagerError::StaleSequence { seq }),
-            Some(_) if count > missing => Err(ManagerError::TooManyTokenIds { seq, given: count.into(), missing }),
-            Some(_) => Ok(()),
-        };
-        assert_eq!(self.cache.add_token_ids(seq, &ids), want);
-        if want.is_err() || !caches {
+        if let Some(noted) = self.note(seq) {
+            self.tell(&noted, count);
+        }
+    }
+
+    /// Tells the ids of the first `count` of some tokens, whatever has become of them.
+    fn tell(&mut self, noted: &Noted, count: u32) {
+        let want = self.model.may_tell(noted, count as usize);
+        let mut ids = noted.ids.clone();
+        ids.resize(count as usize, 1);
+        assert_eq!(self.cache.add_token_ids(noted.handle, &ids), want);
+        if want.is_err() || !self.model.options.prefix_cache() {
             return;
         }
-        let model = &mut self.model;
+        let (model, seq) = (&mut self.model, noted.handle.seq());
         model.seq_mut(seq).known += count as usize;
         // Blocks that the open step reuses may come back, to their places among the others.
         if model.step.as_ref().is_none_or(|step| step.registry_before.len() == model.registry.len()) {
@@ -246,6 +282,8 @@ impl Harness {
         self.model.cut_blocks(seq, keep as usize);
         let state = self.model.seq_mut(seq);
         state.values.truncate(len as usize);
+        state.born.truncate(len as usize);
+        state.forgotten = state.forgotten.min(len as usize);
         state.known = state.known.min(len as usize);
         state.registered = state.registered.min(len as usize / size);
         state.found = state.found.min(len as usize / size);
@@ -347,8 +385,11 @@ impl Harness {
             seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
             let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
             seq.known = if complete && self.model.options.prefix_cache() { seq.known } else { 0 };
-            (seq.registered, seq.found) = (0, 0);
+            (seq.registered, seq.found, seq.forgotten) = (0, 0, 0);
+            seq.born.clear();
+            let len = seq.values.len();
             self.model.seqs.push(seq);
+            self.model.bear(id, len);
         }
     }
 

@@ -26,6 +26,10 @@ pub(crate) enum Op {
     Fork(usize),
     /// Ids for so many more of the tokens that were committed without.
     AddIds(usize, u32),
+    /// Remembers which tokens lack ids.
+    Note(usize),
+    /// Ids for so many of the tokens that were remembered.
+    AddNotedIds(usize, u32),
     Truncate(usize, u32),
     Release(usize),
     Preempt(usize),
@@ -54,6 +58,8 @@ fn any_op() -> impl Strategy<Value = Op> {
         4 => (text, 0..3_u8).prop_map(|(text, domain)| Op::CreateWith(text, domain)),
         3 => any::<usize>().prop_map(Op::Fork),
         3 => (any::<usize>(), 0..12_u32).prop_map(|(choice, count)| Op::AddIds(choice, count)),
+        2 => any::<usize>().prop_map(Op::Note),
+        3 => (any::<usize>(), 0..12_u32).prop_map(|(choice, count)| Op::AddNotedIds(choice, count)),
         3 => (any::<usize>(), 0..44_u32).prop_map(|(choice, len)| Op::Truncate(choice, len)),
         4 => any::<usize>().prop_map(Op::Release),
         1 => any::<usize>().prop_map(Op::Preempt),
@@ -97,8 +103,8 @@ fn any_options() -> impl Strategy<Value = ManagerOptions> {
         key[0] = sha256(message)[0] & 3;
         key
     }]);
-    (prop::bool::weighted(0.8), windows, 0..4_u32, any::<bool>(), hash).prop_map(
-        |(prefix_cache, windows, slack, clear_freed, hash)| {
+    (prop::bool::weighted(0.8), windows, 0..4_u32, any::<bool>(), hash, 0..5_u32).prop_map(
+        |(prefix_cache, windows, slack, clear_freed, hash, late_steps)| {
             ManagerOptions::default()
                 .with_prefix_cache(prefix_cache)
                 .with_windows(&windows)
@@ -107,6 +113,7 @@ fn any_options() -> impl Strategy<Value = ManagerOptions> {
                 .with_events(true)
                 .with_swap_from_tokens(Some(10))
                 .with_key_hash(hash)
+                .with_late_steps(late_steps)
         },
     )
 }
@@ -221,6 +228,31 @@ fn a_copy_that_comes_after_the_append_shows_as_wrong_data() {
 #[should_panic(expected = "somebody's old data")]
 fn a_block_that_is_not_cleared_is_noticed() {
     branches(Fault::NoClears);
+}
+
+/// Ids are told after two steps, and one sequence is cut and goes on in another way before.
+fn late_ids(fault: Fault) {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(12).with_max_seq_len(16);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_events(true);
+    let grow = |choice, tokens| [Op::Reserve(vec![(choice, tokens)], false), Op::Commit];
+    let mut ops = vec![Op::CreateWith(vec![false; 8], 0)];
+    ops.extend([grow(0, 3), grow(0, 1)].concat());
+    ops.extend([Op::Note(0), Op::Truncate(0, 3)]);
+    ops.extend(grow(0, 2));
+    ops.extend([Op::AddNotedIds(0, 4), Op::AddNotedIds(0, 2), Op::AddNotedIds(0, 1), Op::AddIds(0, 3)]);
+    ops.push(Op::CreateWith(vec![false; 8], 0));
+    run(&config, options, &ops, fault);
+}
+
+#[test]
+fn late_ids_are_told_without_a_fault() {
+    late_ids(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "another beginning is found")]
+fn ids_of_other_tokens_are_noticed() {
+    late_ids(Fault::OtherIds);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use wgpu_paged_attention::blocks::{Domain, ManagerOptions, SeqId};
+use wgpu_paged_attention::blocks::{Domain, LateTokens, ManagerOptions, SeqId};
+use wgpu_paged_attention::error::ManagerError;
 use wgpu_paged_attention::layout::KvLayout;
 
 /// What K and V of a token look like: they depend on the token, on all before it, and on the domain.
@@ -36,6 +37,10 @@ pub struct Seq {
     pub registered: usize,
     /// Leading blocks that came from there.
     pub found: usize,
+    /// Of every token: a number that no other has, and the commit or import that brought it.
+    pub born: Vec<(u64, u64)>,
+    /// Tokens before here that have no id yet will never get one.
+    pub forgotten: usize,
 }
 
 impl Seq {
@@ -50,6 +55,15 @@ impl Seq {
     pub fn next_value(&self) -> u64 {
         value(self.values.last().copied().unwrap_or(u64::from(self.domain) << 32), self.token(self.values.len()))
     }
+}
+
+/// Tokens that lacked ids at some time.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    pub handle: LateTokens,
+    pub first: usize,
+    pub ids: Vec<u32>,
+    pub born: Vec<u64>,
 }
 
 /// A block that can be found.
@@ -95,6 +109,8 @@ pub struct Model {
     pub evictions: u64,
     pub copies: u64,
     pub preemptions: u64,
+    /// Tokens, and commits or imports, so far.
+    pub births: u64,
 }
 
 impl Model {
@@ -112,6 +128,7 @@ impl Model {
             evictions: 0,
             copies: 0,
             preemptions: 0,
+            births: 0,
         }
     }
 
@@ -167,6 +184,52 @@ impl Model {
                 self.free_unowned(block);
             }
         }
+    }
+
+    /// Tells the newest `count` tokens of a sequence from all others. Where more commits than agreed wait for ids, the oldest
+    /// is given up.
+    pub fn bear(&mut self, id: SeqId, count: usize) {
+        let (limit, commit) = (self.options.late_steps() as usize, self.births + 1);
+        self.births += 1 + count as u64;
+        let seq = self.seq_mut(id);
+        let old = seq.born.len();
+        seq.born.extend((1..=count as u64).map(|at| (commit + at, commit)));
+        if seq.known > old {
+            return;
+        }
+        let first = seq.known.max(seq.forgotten);
+        let begins = |&at: &usize| at == first || seq.born[at].1 != seq.born[at - 1].1;
+        let starts: Vec<usize> = (first..seq.born.len()).filter(begins).collect();
+        if starts.len() > limit {
+            seq.forgotten = if limit == 0 { seq.born.len() } else { starts[starts.len() - limit] };
+        }
+    }
+
+    /// What telling the ids of the first `count` of these tokens should say.
+    pub fn may_tell(&self, noted: &Noted, count: usize) -> Result<(), ManagerError> {
+        let (seq, limit) = (noted.handle.seq(), self.options.late_steps());
+        let state = self.seq(seq).ok_or(ManagerError::StaleSequence { seq })?;
+        if count > noted.ids.len() {
+            return Err(ManagerError::TooManyTokenIds { seq, given: count as u64, missing: noted.ids.len() as u32 });
+        }
+        if count == 0 || !self.options.prefix_cache() {
+            return Ok(());
+        }
+        let (position, known) = (noted.first as u32, state.known as u32);
+        if noted.first < state.known {
+            return Err(ManagerError::TokenIdsTwice { seq, position, known });
+        }
+        let gone = |at: &usize| state.born.get(noted.first + at).is_none_or(|born| born.0 != noted.born[*at]);
+        if let Some(at) = (0..count).find(gone) {
+            return Err(ManagerError::TruncatedTokenIds { seq, position: position + at as u32 });
+        }
+        if state.known < state.forgotten {
+            return Err(ManagerError::LateTokenIds { seq, position: known, limit });
+        }
+        if noted.first > state.known {
+            return Err(ManagerError::TokenIdsSkip { seq, position, known });
+        }
+        Ok(())
     }
 
     /// The blocks that hold the start of a text.

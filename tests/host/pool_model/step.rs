@@ -160,6 +160,7 @@ impl Harness {
                 seq.known += grown.tokens as usize;
             }
             seq.values.extend(values);
+            model.bear(grown.id, grown.tokens as usize);
             // The copy's source is let go.
             model.step.as_mut().unwrap().grown.remove(0);
             if let Some(source) = grown.source {
