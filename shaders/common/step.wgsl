@@ -12,19 +12,25 @@
 //   tiles                            QueryTile, class after class
 //   merges     [num_merges]          Merge: queries whose result is merged from partials
 //   members                    u32   the queries of the query tiles
+//   cu_seqlens [num_requests + 1], last_rows [num_last_rows]   for engines, as is the header up to num_updates
 
-const HEADER_WORDS: u32 = 13u;
+const HEADER_WORDS: u32 = 18u;
 const NO_PARTIAL: u32 = 0xffffffffu;
 
 struct StepHeader {
+    version: u32,
     num_queries: u32,
     num_slots: u32,
+    num_requests: u32,
+    num_last_rows: u32,
+    positions_base: u32,
+    slots_base: u32,
+    cu_seqlens_base: u32,
+    last_rows_base: u32,
     num_updates: u32,
     num_merges: u32,
-    positions_base: u32,
     members_base: u32,
     merges_base: u32,
-    slots_base: u32,
     updates_base: u32,
     num_copies: u32,
     copies_base: u32,
@@ -68,7 +74,7 @@ struct Merge {
 fn step_header() -> StepHeader {
     return StepHeader(
         step[0], step[1], step[2], step[3], step[4], step[5], step[6], step[7], step[8], step[9], step[10],
-        step[11], step[12],
+        step[11], step[12], step[13], step[14], step[15], step[16], step[17],
     );
 }
 

@@ -17,6 +17,7 @@ pub struct Step {
     arena: Arc<Arena>,
     cache: Identity,
     source: TableSource,
+    bytes: u64,
     pub(super) num_rows: u32,
     pub(super) num_tokens: u32,
     pub(super) classes: [ClassWork; TILE_CLASSES],
@@ -56,6 +57,7 @@ impl Step {
             arena,
             cache,
             source: plan.table_source(),
+            bytes: plan.upload_bytes(),
             num_rows: plan.num_rows(),
             num_tokens: plan.num_tokens(),
             classes: std::array::from_fn(|class| ClassWork {
@@ -75,8 +77,40 @@ impl Step {
         self.merge_reaches.iter().any(|reach| !reach.is_one_split(causal, window))
     }
 
+    /// The step's words on the device, which the engine's own kernels may read: `array<u32>`, a storage buffer that is bound
+    /// read-only. They are there for whatever is recorded after [`KvCache::begin_step`](super::KvCache::begin_step).
+    ///
+    /// This is version 1 of them, [`STEP_WORDS_VERSION`](crate::plan::STEP_WORDS_VERSION). Where an array begins is counted in
+    /// words from the start; words and arrays that are not named here are the library's own.
+    ///
+    /// | word | holds |
+    /// |---|---|
+    /// | 0 | the version |
+    /// | 1 | rows: query tokens of the step |
+    /// | 2 | tokens to append |
+    /// | 3 | requests, or sequences of [`plan_tables`](StepPlan::plan_tables), those without tokens included |
+    /// | 4 | requests that have rows |
+    /// | 5 | where `[rows]` [positions](StepPlan::positions) begin, i32 |
+    /// | 6 | where `[tokens]` [slots](StepPlan::slots) begin |
+    /// | 7 | where `[requests + 1]` [`cu_seqlens_q`](StepPlan::cu_seqlens_q) begin |
+    /// | 8 | where `[requests that have rows]` [last rows](StepPlan::last_rows) begin |
+    ///
+    /// ```wgsl
+    /// @group(0) @binding(0) var<storage, read> step: array<u32>;
+    ///
+    /// fn last_row(request: u32) -> u32 { return step[step[8] + request]; }
+    /// fn position(row: u32) -> i32 { return bitcast<i32>(step[step[5] + row]); }
+    /// ```
+    ///
+    /// The buffer is used again for later steps, but not before this one is dropped and the encoders and passes that it was
+    /// recorded into have run; [`keep`](Self::keep) it for a pass that reads the words and into which nothing else of the step
+    /// is recorded.
+    pub fn words(&self) -> wgpu::BufferBinding<'_> {
+        wgpu::BufferBinding { buffer: &self.arena.words, offset: 0, size: wgpu::BufferSize::new(self.bytes) }
+    }
+
     /// Keeps the step's words until what `pass` recorded has run, or was dropped.
-    pub(super) fn keep(&self, pass: &wgpu::ComputePass<'_>) {
+    pub fn keep(&self, pass: &wgpu::ComputePass<'_>) {
         let in_flight = Arc::clone(&self.arena);
         pass.on_submitted_work_done(move || drop(in_flight));
     }

@@ -1,7 +1,7 @@
 //! A plan as the words that the device reads.
 
 use super::StepPlan;
-use super::words::{BlockCopy, Merge, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+use super::words::{BlockCopy, Merge, QueryTile, STEP_WORDS_VERSION, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
 /// Words of [`StepHeader`] and of the classes of query tiles; the positions follow at once.
 pub(super) const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<TileClass>()) / 4) as u32;
@@ -9,6 +9,8 @@ const TILE_WORDS: u32 = (size_of::<QueryTile>() / 4) as u32;
 const MERGE_WORDS: u32 = (size_of::<Merge>() / 4) as u32;
 pub(super) const UPDATE_WORDS: u32 = (size_of::<TableUpdate>() / 4) as u32;
 pub(super) const COPY_WORDS: u32 = (size_of::<BlockCopy>() / 4) as u32;
+/// Words of a request at most: its first row and its last one.
+pub(super) const REQUEST_WORDS: u32 = 2;
 /// Words of a row at most: its position and slot, its own and a shared tile with a member each, its merge.
 pub(super) const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
 
@@ -21,15 +23,22 @@ impl StepPlan {
         let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
         let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
         let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
+        let members_base = merges_base + MERGE_WORDS * self.tiling.merges.len() as u32;
+        let cu_seqlens_base = members_base + self.tiling.members.len() as u32;
         StepHeader {
+            version: STEP_WORDS_VERSION,
             num_queries: self.num_rows(),
             num_slots: self.num_tokens(),
+            num_requests: self.cu_seqlens_q.len() as u32 - 1,
+            num_last_rows: self.last_rows.len() as u32,
+            positions_base: HEADER_WORDS,
+            slots_base,
+            cu_seqlens_base,
+            last_rows_base: cu_seqlens_base + self.cu_seqlens_q.len() as u32,
             num_updates: self.updates.len() as u32,
             num_merges: self.tiling.merges.len() as u32,
-            positions_base: HEADER_WORDS,
-            members_base: merges_base + MERGE_WORDS * self.tiling.merges.len() as u32,
+            members_base,
             merges_base,
-            slots_base,
             updates_base,
             num_copies: self.copies.len() as u32,
             copies_base,
@@ -56,7 +65,7 @@ impl StepPlan {
     }
 
     /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, copies, clears,
-    /// inline tables, query tiles, merges, members.
+    /// inline tables, query tiles, merges, members, first and last rows.
     pub(crate) fn encode(&self, out: &mut Vec<u32>) {
         out.clear();
         out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
@@ -72,11 +81,13 @@ impl StepPlan {
         }
         out.extend_from_slice(bytemuck::cast_slice(&self.tiling.merges));
         out.extend_from_slice(&self.tiling.members);
+        out.extend_from_slice(&self.cu_seqlens_q);
+        out.extend_from_slice(&self.last_rows);
     }
 
     /// Bytes that the step sends to the device, for all layers together.
     pub fn upload_bytes(&self) -> u64 {
-        4 * (u64::from(self.header().members_base) + self.tiling.members.len() as u64)
+        4 * (u64::from(self.header().last_rows_base) + self.last_rows.len() as u64)
     }
 }
 

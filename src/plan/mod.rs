@@ -23,7 +23,7 @@ pub use raw::RawTables;
 pub use raw::slot_at;
 pub use schedule::Schedule;
 pub use tables::Tables;
-pub use words::{BlockCopy, MAX_CHUNK_TOKENS, MAX_TILE_TOKENS, TableUpdate};
+pub use words::{BlockCopy, MAX_CHUNK_TOKENS, MAX_TILE_TOKENS, STEP_WORDS_VERSION, TableUpdate};
 #[cfg(feature = "testkit")]
 pub use words::{CHUNK_CLASS, Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TileClass};
 #[cfg(not(feature = "testkit"))]
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::encode::inline_tables_base;
-use self::encode::{COPY_WORDS, HEADER_WORDS, MOST_ROW_WORDS, UPDATE_WORDS};
+use self::encode::{COPY_WORDS, HEADER_WORDS, MOST_ROW_WORDS, REQUEST_WORDS, UPDATE_WORDS};
 use self::reach::Reach;
 use self::sharing::Span;
 use self::tiling::Tiling;
@@ -96,7 +96,7 @@ impl Ticket {
 /// assert_eq!((plan.rows_of(0), plan.rows_of(1)), (0..3, 3..4));
 /// assert_eq!(plan.positions(), [0, 1, 2, 0]);
 /// assert_eq!(plan.cu_seqlens_q(), [0, 3, 4]);
-/// assert!(plan.last_rows().eq([2, 3])); // the rows whose logits give the next tokens
+/// assert_eq!(plan.last_rows(), [2, 3]); // the rows whose logits give the next tokens
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -104,6 +104,7 @@ pub struct StepPlan {
     schedule: Schedule,
     /// `[num_requests + 1]`, from 0 on.
     cu_seqlens_q: Vec<u32>,
+    last_rows: Vec<u32>,
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
     pub(crate) slots: Vec<u32>,
@@ -127,6 +128,7 @@ impl StepPlan {
         Self {
             schedule: schedule.sane(),
             cu_seqlens_q: vec![0],
+            last_rows: Vec::new(),
             positions: Vec::new(),
             slots: Vec::new(),
             updates: Vec::new(),
@@ -147,6 +149,7 @@ impl StepPlan {
     /// [`CacheManager::abandon`](crate::blocks::CacheManager::abandon).
     pub fn clear(&mut self) {
         self.cu_seqlens_q.truncate(1);
+        self.last_rows.clear();
         self.positions.clear();
         self.slots.clear();
         self.updates.clear();
@@ -194,8 +197,8 @@ impl StepPlan {
     }
 
     /// The last row of every request that has rows, in the order of the requests.
-    pub fn last_rows(&self) -> impl Iterator<Item = u32> + '_ {
-        self.cu_seqlens_q.windows(2).filter(|rows| rows[0] < rows[1]).map(|rows| rows[1] - 1)
+    pub fn last_rows(&self) -> &[u32] {
+        &self.last_rows
     }
 
     /// Work items of a class: the splits of its tiles. A sequence without keys has one as well, which writes its zeros.
@@ -270,7 +273,8 @@ impl StepPlan {
     /// Makes room for a step and refuses one whose words cannot be numbered. The plan is empty before and after.
     pub(crate) fn prepare(&mut self, layout: &KvLayout, counts: &Counts) -> Result<(), PlanError> {
         let &Counts { requests, rows, slots, updates, copies, clears, tables } = counts;
-        let mut words = u64::from(HEADER_WORDS);
+        // And where the last request ends.
+        let mut words = u64::from(HEADER_WORDS) + 1;
         let sizes = [
             (rows, MOST_ROW_WORDS),
             (slots, 1),
@@ -278,6 +282,7 @@ impl StepPlan {
             (copies, COPY_WORDS),
             (clears, 1),
             (tables, 1),
+            (requests as u64, REQUEST_WORDS),
         ];
         for (count, size) in sizes {
             words = words.saturating_add(count.saturating_mul(size.into()));
@@ -291,6 +296,7 @@ impl StepPlan {
         // Every count is below 2^32, for the words are.
         self.cu_seqlens_q
             .try_reserve(requests)
+            .and_then(|()| self.last_rows.try_reserve(requests))
             .and_then(|()| self.positions.try_reserve(rows as usize))
             .and_then(|()| self.slots.try_reserve(slots as usize))
             .and_then(|()| self.updates.try_reserve(updates as usize))
@@ -315,6 +321,7 @@ impl StepPlan {
         let first = seq_len as i32 - queries as i32;
         self.positions.extend(first..first + queries as i32);
         self.cu_seqlens_q.push(self.num_rows());
+        self.last_rows.push(self.num_rows() - 1);
         Ok(())
     }
 

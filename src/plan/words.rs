@@ -18,26 +18,41 @@ pub const MAX_CHUNK_TOKENS: u32 = 64;
 /// its queries.
 pub const NO_PARTIAL: u32 = u32::MAX;
 
-/// What an encoded step begins with; offsets count words from its start.
+/// The version of the words that [`Step::words`](crate::gpu::Step::words) describes; a step begins with it. It changes when
+/// one of them gets another place or meaning.
+pub const STEP_WORDS_VERSION: u32 = 1;
+
+/// What an encoded step begins with; offsets count words from its start. What stands before `num_updates` is public:
+/// [`STEP_WORDS_VERSION`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct StepHeader {
+    /// [`STEP_WORDS_VERSION`].
+    pub version: u32,
     /// Query tokens.
     pub num_queries: u32,
     /// Tokens to append.
     pub num_slots: u32,
+    /// Requests, those without tokens included.
+    pub num_requests: u32,
+    /// Requests with tokens.
+    pub num_last_rows: u32,
+    /// Offset of the positions, `[num_queries]` i32.
+    pub positions_base: u32,
+    /// Offset of the slots.
+    pub slots_base: u32,
+    /// Offset of the first rows of the requests and the end of the last one's, `[num_requests + 1]`.
+    pub cu_seqlens_base: u32,
+    /// Offset of the last rows, `[num_last_rows]`.
+    pub last_rows_base: u32,
     /// Changed entries of the resident table.
     pub num_updates: u32,
     /// Queries that are merged from partials.
     pub num_merges: u32,
-    /// Offset of the positions, `[num_queries]` i32.
-    pub positions_base: u32,
     /// Offset of the members of the query tiles.
     pub members_base: u32,
     /// Offset of the [`Merge`]s.
     pub merges_base: u32,
-    /// Offset of the slots.
-    pub slots_base: u32,
     /// Offset of the [`TableUpdate`]s.
     pub updates_base: u32,
     /// Blocks to copy before the first append.

@@ -1,6 +1,7 @@
 //! Tests that need an adapter; without one each says that it is skipped.
 
 mod accuracy;
+mod ahead;
 mod block_copy;
 mod cases_inputs;
 mod cases_shapes;

@@ -285,7 +285,8 @@ fn a_long_conversation_needs_no_new_buffer_and_no_longer_upload() {
             Some(before) => assert_eq!(*before, now, "after {jump} more tokens"),
         }
     }
-    // A header, and a position, a slot, a query tile, its member and a merge; two words more where a block begins.
-    let step = 124 + 4 + 4 + 32 + 4 + 32;
+    // A header, and a position, a slot, a query tile, its member, a merge, the first row and the last; two words more where a
+    // block begins.
+    let step = 148 + 4 + 4 + 32 + 4 + 32 + 8;
     assert!(sent.iter().all(|bytes| [step, step + 8].contains(bytes)), "{sent:?}");
 }

@@ -231,13 +231,13 @@ fn the_upload_does_not_grow_with_the_context() {
         assert!(plan.updates().is_empty(), "the last block has room");
         plan.upload_bytes()
     });
-    // A header of 124 bytes; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for its member and 32 for
-    // the merge of every sequence.
-    assert_eq!(bytes, [124 + 64 * 76; 2]);
+    // A header of 144 bytes and the end of the last row; then 4 for the position, 4 for the slot, 32 for the query tile, 4 for
+    // its member, 32 for the merge, and 8 for the first and the last row of every sequence.
+    assert_eq!(bytes, [148 + 64 * 84; 2]);
 
     let (mut cache, batch) = decoding(64, 32_768);
     let mut plan = StepPlan::new(Schedule::default());
     cache.reserve(&batch, &mut plan).unwrap();
     // A new block for each: an index and a block id more.
-    assert_eq!(plan.upload_bytes(), 124 + 64 * (76 + 8));
+    assert_eq!(plan.upload_bytes(), 148 + 64 * (84 + 8));
 }

@@ -5,7 +5,8 @@ use crate::blocks::CacheManager;
 use crate::config::CacheConfig;
 use crate::error::PlanError;
 use crate::plan::{
-    BlockCopy, MAX_ROWS, Merge, NO_PARTIAL, QueryTile, Schedule, StepHeader, TILE_CLASSES, TableUpdate, TileClass,
+    BlockCopy, MAX_ROWS, Merge, NO_PARTIAL, QueryTile, STEP_WORDS_VERSION, Schedule, StepHeader, TILE_CLASSES,
+    TableUpdate, TileClass,
 };
 
 fn layout() -> KvLayout {
@@ -31,7 +32,7 @@ fn refusal(tables: &RawTables<'_>) -> TableError {
     let mut plan = StepPlan::new(schedule());
     plan.plan_tables(&layout(), &self::tables(&[7], 1, &[3])).unwrap();
     let error = plan.plan_tables(&layout(), tables).unwrap_err();
-    assert_eq!(plan.upload_bytes(), 124, "only a header of an empty plan");
+    assert_eq!(plan.upload_bytes(), 148, "only a header of an empty plan");
     error
 }
 
@@ -342,33 +343,35 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     let mut words = vec![1; 1000];
     plan.encode(&mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
-    let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..13]));
+    let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..18]));
     assert_eq!(header, plan.header());
+    let engine = [STEP_WORDS_VERSION, 3, 3, 2, 2, 36, 39, 80, 83];
+    assert_eq!(words[..9], engine, "what engines read");
     assert_eq!((header.num_queries, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
-    assert_eq!((header.positions_base, header.slots_base, header.updates_base), (31, 34, 37));
-    assert_eq!((header.merges_base, header.members_base), (56, 72));
-    let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[13..31]));
+    assert_eq!((header.positions_base, header.slots_base, header.updates_base), (36, 39, 42));
+    assert_eq!((header.merges_base, header.members_base), (61, 77));
+    let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[18..36]));
     assert_eq!(classes, plan.classes());
-    let none = TileClass { tiles_base: 56, num_tiles: 0, num_items: 0 };
+    let none = TileClass { tiles_base: 61, num_tiles: 0, num_items: 0 };
     let (one, two) = (
-        TileClass { tiles_base: 40, num_tiles: 1, num_items: 1 },
-        TileClass { tiles_base: 48, num_tiles: 1, num_items: 2 },
+        TileClass { tiles_base: 45, num_tiles: 1, num_items: 1 },
+        TileClass { tiles_base: 53, num_tiles: 1, num_items: 2 },
     );
     assert_eq!(classes, [one, two, none, none, none, none]);
     // Positions 5 and 6 of the first sequence, 2 of the second.
-    assert_eq!(words[31..34], [5, 6, 2]);
-    assert_eq!(words[34..37], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
-    assert_eq!(words[37..40], [6, 5, 4]);
+    assert_eq!(words[36..39], [5, 6, 2]);
+    assert_eq!(words[39..42], [5 * 4 + 1, 5 * 4 + 2, 4 * 4 + 2]);
+    assert_eq!(words[42..45], [6, 5, 4]);
     // The tile of the second sequence, then that of the first, whose 7 keys are two splits; their tables lie above.
-    assert_eq!(words[40..48], [2, 1, 39, 0, 3, 4, 0, NO_PARTIAL]);
-    assert_eq!(words[48..56], [0, 2, 37, 0, 7, 4, 0, 0]);
+    assert_eq!(words[45..53], [2, 1, 44, 0, 3, 4, 0, NO_PARTIAL]);
+    assert_eq!(words[53..61], [0, 2, 42, 0, 7, 4, 0, 0]);
     // Two rows of two partials each, split after split; of shared partials there are none to read.
-    assert_eq!(words[56..64], [0, 7, 0, 0, 0, 0, 2, 4]);
-    assert_eq!(words[64..72], [1, 7, 0, 1, 0, 1, 2, 4]);
-    assert_eq!(words[72..], [0, 1, 2]);
-    let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[48..56]));
+    assert_eq!(words[61..69], [0, 7, 0, 0, 0, 0, 2, 4]);
+    assert_eq!(words[69..77], [1, 7, 0, 1, 0, 1, 2, 4]);
+    assert_eq!(words[77..], [0, 1, 2, 0, 2, 3, 1, 2]);
+    let tile: QueryTile = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[53..61]));
     assert_eq!((tile.num_members, tile.key_end, plan.tiles(1)), (2, 7, &[tile][..]));
-    let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[64..72]));
+    let merge: Merge = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[69..77]));
     assert_eq!((merge.query, merge.own_partial, plan.merges()[1]), (1, 1, merge));
 
     plan.clear();
@@ -379,9 +382,9 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     plan.clears.push(BlockId::of_pool(7));
     plan.encode(&mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
-    assert_eq!(words[..13], [0, 0, 1, 0, 31, 38, 38, 31, 31, 2, 33, 1, 37]);
-    let rest = [[38, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2, 5, 6, 5, 1, 7]);
-    assert_eq!(words[13..], rest.collect::<Vec<_>>());
+    assert_eq!(words[..18], [1, 0, 0, 0, 0, 36, 36, 43, 44, 1, 0, 43, 43, 36, 2, 38, 1, 42]);
+    let rest = [[43, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2, 5, 6, 5, 1, 7, 0]);
+    assert_eq!(words[18..], rest.collect::<Vec<_>>());
     plan.clear();
     assert_eq!((plan.copies(), plan.clears()), (&[][..], &[][..]));
 }
@@ -407,14 +410,14 @@ fn rows_follow_the_requests_of_either_door() {
         assert_eq!(plan.cu_seqlens_q(), [0, 3, 3, 4, 6]);
         let rows: Vec<_> = (0..6).map(|request| plan.rows_of(request)).collect();
         assert_eq!(rows, [0..3, 3..3, 3..4, 4..6, 0..0, 0..0]);
-        assert!(plan.last_rows().eq([2, 3, 5]));
+        assert_eq!(plan.last_rows(), [2, 3, 5]);
         assert_eq!(plan.positions(), [1, 2, 3, 0, 4, 5]);
         for (request, positions) in [(0, &[1, 2, 3][..]), (2, &[0]), (3, &[4, 5])] {
             assert_eq!(plan.positions()[plan.rows_of(request)], *positions);
         }
     };
     let mut plan = StepPlan::new(Schedule::default());
-    assert_eq!((plan.cu_seqlens_q(), plan.rows_of(0), plan.last_rows().count()), (&[0][..], 0..0, 0));
+    assert_eq!((plan.cu_seqlens_q(), plan.rows_of(0), plan.last_rows().len()), (&[0][..], 0..0, 0));
     let table = [0, 1, 2, 3, 4, 5, 6, 7];
     let tables = Tables::Dense { block_table: &table, max_blocks: 2, seq_lens: &[4, 1, 1, 6] };
     let raw = RawTables { cu_seqlens_q: Some(&[0, 3, 3, 4, 6]), ..RawTables::new(tables) };

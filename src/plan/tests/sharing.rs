@@ -16,7 +16,7 @@ fn whole_splits_in_common_blocks_are_served_by_one_tile() {
     // Three blocks in common are 12 keys: three splits of 4. What is left is one split of 2 keys, and two.
     let seqs = [seq(&[1, 2, 3], 14, 1), seq(&[1, 2, 3], 20, 1)];
     let plan = plan(schedule(4), &seqs);
-    let tile = QueryTile { num_members: 2, table_base: 35, key_end: 12, split_tokens: 4, ..QueryTile::default() };
+    let tile = QueryTile { num_members: 2, table_base: 40, key_end: 12, split_tokens: 4, ..QueryTile::default() };
     assert_eq!(plan.tiles(1), [tile]);
     assert_eq!(plan.members(), [0, 1, 0, 1]);
     let own = |first_member, table_base, key_end, item_start, first_partial| QueryTile {
@@ -29,7 +29,7 @@ fn whole_splits_in_common_blocks_are_served_by_one_tile() {
         item_start,
         first_partial,
     };
-    assert_eq!(plan.tiles(0), [own(2, 35, 14, 0, 6), own(3, 39, 20, 1, 7)]);
+    assert_eq!(plan.tiles(0), [own(2, 40, 14, 0, 6), own(3, 44, 20, 1, 7)]);
     let merge = |row, kv_len, own_partial| Merge {
         query: row,
         kv_len,

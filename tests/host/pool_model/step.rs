@@ -67,7 +67,7 @@ impl Harness {
         assert_eq!(got, want.map(|_| ()));
         let Ok(needed) = want else {
             if want != Err(ReserveError::StepOpen) {
-                assert_eq!((self.plan.num_rows(), self.plan.upload_bytes()), (0, 124));
+                assert_eq!((self.plan.num_rows(), self.plan.upload_bytes()), (0, 148));
             }
             return;
         };

@@ -206,14 +206,19 @@ fn uniforms_are_laid_out_as_on_the_host() {
 #[test]
 fn the_words_of_a_step_are_laid_out_as_on_the_host() {
     let header = host_members!(StepHeader {
+        version,
         num_queries,
         num_slots,
+        num_requests,
+        num_last_rows,
+        positions_base,
+        slots_base,
+        cu_seqlens_base,
+        last_rows_base,
         num_updates,
         num_merges,
-        positions_base,
         members_base,
         merges_base,
-        slots_base,
         updates_base,
         num_copies,
         copies_base,
@@ -251,7 +256,7 @@ fn the_words_of_a_step_are_laid_out_as_on_the_host() {
     // The shader counts words where the host counts structs.
     let words =
         (size_of::<StepHeader>() / 4, size_of::<TileClass>() / 4, size_of::<QueryTile>() / 4, size_of::<Merge>() / 4);
-    assert_eq!((words, TILE_CLASSES), ((13, 3, 8, 8), 6));
+    assert_eq!((words, TILE_CLASSES), ((18, 3, 8, 8), 6));
     let step = text(&attention);
     assert!(step.contains("HEADER_WORDS + 3u * class_idx") && step.contains("tiles.tiles_base + 8u * idx"));
     assert!(text(&merge_kernel()).contains("header.merges_base + 8u * idx"));
