@@ -167,6 +167,31 @@ impl KvLayout {
         max_binding_bytes.min(MAX_SHARD_BYTES) / (u64::from(self.block_size) * row_bytes)
     }
 
+    /// The first field in which another layout differs, as its name, its value there and ours.
+    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        if self == other {
+            return None;
+        }
+        let of = |it: &Self| {
+            [
+                ("num_layers", it.num_layers),
+                ("num_kv_heads", it.num_kv_heads),
+                ("head_dim", it.head_dim),
+                ("v_head_dim", it.v_head_dim),
+                ("block_size", it.block_size),
+                ("num_blocks", it.num_blocks),
+                ("max_seq_len", it.max_seq_len),
+                ("max_sequences", it.max_sequences),
+                ("paged", it.paged.into()),
+            ]
+        };
+        let differs = of(other).into_iter().zip(of(self)).find(|(theirs, ours)| theirs != ours);
+        Some(match differs {
+            Some(((name, theirs), (_, ours))) => (name, theirs.to_string(), ours.to_string()),
+            None => ("kv_dtype", other.kv_dtype.to_string(), self.kv_dtype.to_string()),
+        })
+    }
+
     /// Cuts a layer's K pool, and its V pool alike, into head shards of at most `max_binding_bytes`.
     ///
     /// There are as few head shards as possible, and their sizes differ as little as possible. The wider of K and V

@@ -20,9 +20,32 @@ use crate::plan::{Schedule, StepPlan};
 /// sequence is decided elsewhere: by a [`CacheManager`](crate::blocks::CacheManager), or by an engine that hands over its
 /// own tables through [`StepPlan::plan_tables`].
 ///
-/// One manager may drive several caches of one layout, such as the shards of tensor-parallel heads on several devices:
-/// each cache [begins](Self::begin_step) the same plan before the manager commits it, and each begins every step. A cache
-/// has one manager.
+/// # Several caches of one manager
+///
+/// One manager and one plan may drive several caches of one shape: the shards of tensor-parallel heads, each on a device of
+/// its own and with its part of the KV heads, or the parts of a model that is cut by layers. They have one layout and one
+/// [schedule](Self::schedule), so the same profile; a cache of another shape is refused by the name of what differs. Each cache
+/// [begins](Self::begin_step) every step, before the manager commits it, and its own encoder is submitted to its own device;
+/// tables, copies and clears are then the same everywhere. Swaps are recorded for each cache as well. A cache has one manager.
+///
+/// ```no_run
+/// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, config::CacheConfig, gpu::KvCache, wgpu};
+/// # fn serve(devices: &[(wgpu::Device, wgpu::Queue)], record: impl Fn(usize)) -> Result<(), Box<dyn std::error::Error>> {
+/// // 8 KV heads on two devices: four each.
+/// let layout = CacheConfig::new(32, 8 / devices.len() as u32, 128).with_num_blocks(1000).layout()?;
+/// let caches = devices.iter().map(|(device, _)| KvCache::new(device, &layout)).collect::<Result<Vec<_>, _>>()?;
+/// let (mut manager, mut plan) = (CacheManager::new(&layout)?, caches[0].new_plan());
+/// let seq = manager.create_sequence()?;
+/// let step = manager.step(&[(seq, 1)], &mut plan)?;
+/// for (cache, (device, queue)) in caches.iter().zip(devices) {
+///     let mut encoder = device.create_command_encoder(&Default::default());
+///     let begun = cache.begin_step(&mut encoder, step.plan())?;
+///     // append and attend with this shard's heads
+///     queue.submit([encoder.finish()]);
+/// }
+/// step.commit();
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct KvCache {
     identity: Identity,

@@ -123,4 +123,13 @@ impl ArgumentError {
     pub(crate) fn other_cache(name: &'static str) -> Self {
         Self::new(name, "was made for another cache; use it with that one, or make one for this cache")
     }
+
+    /// For what was made for a cache of another shape.
+    pub(crate) fn other_shape(name: &'static str, (field, theirs, ours): (&'static str, String, String)) -> Self {
+        let problem = format!(
+            "was made for another cache, whose {field} is {theirs}, while that of this one is {ours}; caches that one \
+             manager drives have one shape"
+        );
+        Self::new(name, problem)
+    }
 }

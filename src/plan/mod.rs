@@ -265,9 +265,9 @@ impl StepPlan {
         self.source
     }
 
-    /// Whether the plan may be used with a cache of this layout: it was filled for one, or is empty.
-    pub(crate) fn fits(&self, layout: &KvLayout) -> bool {
-        self.layout.as_ref().is_none_or(|own| own == layout)
+    /// In what the plan's cache differs from one of this layout; an empty plan fits any.
+    pub(crate) fn difference(&self, layout: &KvLayout) -> Option<(&'static str, String, String)> {
+        self.layout.as_ref().and_then(|own| layout.difference(own))
     }
 
     /// Makes room for a step and refuses one whose words cannot be numbered. The plan is empty before and after.

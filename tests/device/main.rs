@@ -24,6 +24,7 @@ mod merge_states;
 mod pipeline_cache;
 mod prefill;
 mod rotary;
+mod shards;
 mod snapshot;
 mod steps;
 mod swap;

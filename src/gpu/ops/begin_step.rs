@@ -16,7 +16,7 @@ impl KvCache {
     /// which they were begun. The upload is as long as the batch, whatever the context. Kernels for clears and copies that
     /// were not [warmed up](Self::warm_up) are compiled here.
     ///
-    /// A plan may be begun several times before its manager commits it, as several caches of one manager do. What is
+    /// A plan may be begun several times before its manager commits it, as several [caches of one manager](KvCache) do. What is
     /// recorded into an encoder or a pass of another device, wgpu refuses when that encoder is finished, and tells it to
     /// that device.
     ///
@@ -25,8 +25,8 @@ impl KvCache {
     /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn begin_step(&self, encoder: &mut wgpu::CommandEncoder, plan: &StepPlan) -> Result<Step, GpuError> {
         self.maker.check()?;
-        if !plan.fits(self.layout()) {
-            return Err(ArgumentError::other_cache("plan").into());
+        if let Some(difference) = plan.difference(self.layout()) {
+            return Err(ArgumentError::other_shape("plan", difference).into());
         }
         if plan.is_step_open() == Some(false) {
             let problem = "is of a step that was committed or rolled back, so its blocks may be others' by now; \

@@ -227,8 +227,8 @@ impl KvCache {
         host: &HostBlocks,
     ) -> Result<Vec<SeqId>, SwapInError> {
         self.maker.check().map_err(GpuError::from)?;
-        if manager.layout() != self.layout() {
-            return Err(GpuError::from(ArgumentError::other_cache("manager")).into());
+        if let Some(difference) = self.layout().difference(manager.layout()) {
+            return Err(GpuError::from(ArgumentError::other_shape("manager", difference)).into());
         }
         let imported = manager.import_sequences(records)?;
         if let Err(error) = self.swap_in(encoder, host, &imported.blocks) {
