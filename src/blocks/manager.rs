@@ -57,6 +57,8 @@ struct Sequence {
     step: u64,
     /// Its part in that step, if it has one.
     part: u32,
+    /// A number that no table had before; another one whenever the table changes but for new blocks at its end.
+    era: u64,
     rank: Rank,
 }
 
@@ -115,6 +117,8 @@ pub struct CacheManager {
     tally: CacheStats,
     /// Sequences created so far, which ranks them.
     arrivals: u64,
+    /// The latest era of a table. It begins at random, so that no plan takes one manager's tables for another's.
+    era: u64,
     /// Tells the plans and handles of different managers apart.
     id: u64,
 }
@@ -178,6 +182,7 @@ impl CacheManager {
             step,
             tally: CacheStats::default(),
             arrivals: 0,
+            era: RandomState::new().build_hasher().finish(),
             id: RandomState::new().build_hasher().finish(),
         })
     }
@@ -309,7 +314,14 @@ impl CacheManager {
         let state = &mut self.sequences[row as usize];
         let rank = Rank { priority: 0, arrival: self.arrivals };
         *state = Sequence { live: true, generation: state.generation, rank, ..Sequence::default() };
+        self.change_table(row);
         Ok(self.handle(row))
+    }
+
+    /// Notes that the table of a row changes elsewhere than at its end.
+    fn change_table(&mut self, row: u32) {
+        self.era = self.era.wrapping_add(1).max(1);
+        self.sequences[row as usize].era = self.era;
     }
 
     /// The handle to the sequence of a row.

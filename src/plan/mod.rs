@@ -309,13 +309,14 @@ impl StepPlan {
         Ok(())
     }
 
-    /// Adds a request: rows for the last `queries` tokens of a sequence of `seq_len`.
-    pub(crate) fn push_rows(&mut self, table_base: u32, seq_len: u32, queries: u32) -> Result<(), PlanError> {
+    /// Adds a request: rows for the last `queries` tokens of a sequence of `seq_len`. `era` stands for its table: another
+    /// number whenever that changes before the block that a step writes first; 0 where the caller does not know.
+    pub(crate) fn push_rows(&mut self, table_base: u32, era: u64, seq_len: u32, queries: u32) -> Result<(), PlanError> {
         if queries == 0 {
             self.cu_seqlens_q.push(self.num_rows());
             return Ok(());
         }
-        let span = Span { first_row: self.num_rows(), queries, seq_len, table_base, shared: Default::default() };
+        let span = Span { first_row: self.num_rows(), queries, seq_len, table_base, era, shared: Default::default() };
         self.tiling.push(&self.schedule, span)?;
         // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
         let first = seq_len as i32 - queries as i32;

@@ -96,7 +96,7 @@ impl StepPlan {
         for seq in 0..requests {
             // Below the words of the whole step, which `prepare` has checked.
             let table_base = first + self.tables.len() as u32;
-            self.push_rows(table_base, tables.seq_len(layout, seq), raw.queries(seq))?;
+            self.push_rows(table_base, 0, tables.seq_len(layout, seq), raw.queries(seq))?;
             self.tables.extend_from_slice(used(seq));
         }
         raw.append.push_to(self, layout, tables, |seq| raw.queries(seq));

@@ -5,8 +5,8 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
-use std::hash::BuildHasher;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::schedule::Schedule;
 use crate::ids::RELEASED;
@@ -19,6 +19,8 @@ pub(super) struct Span {
     /// Keys, those of this step included.
     pub(super) seq_len: u32,
     pub(super) table_base: u32,
+    /// Another one whenever the table changes before the block that a step writes first; 0 where that is not known.
+    pub(super) era: u64,
     /// Its first splits, where another tile serves them.
     pub(super) shared: SharedRun,
 }
@@ -47,18 +49,48 @@ pub(super) struct Run<'a> {
     pub(super) spans: &'a [u32],
 }
 
-/// Finds shared runs; keeps its memory from step to step.
+/// All that the runs depend on, but for the tables themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    table_base: u32,
+    queries: u32,
+    era: u64,
+    /// Whether it is no chunk and has a split.
+    eligible: bool,
+}
+
+/// Of the first and the last block of a first split: who shares the last one shares all, but for twins of blocks.
+#[derive(Clone, Copy, Debug, Default)]
+struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, pair: u64) {
+        let mixed = u128::from(self.0 ^ pair) * 0x9e37_79b9_7f4a_7c15_u128;
+        self.0 = mixed as u64 ^ (mixed >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Finds shared runs; keeps its memory from step to step, and the runs themselves while no table changes but at its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sharing {
-    /// By a hash of the blocks of its first split, the first sequence of the step that begins with them.
-    leaders: HashMap<u64, u32>,
+    /// By the first and the last block of its first split, the first sequence of the step that begins with them.
+    leaders: HashMap<u64, u32, BuildHasherDefault<PairHasher>>,
     /// (leader, splits in common with it, sequence); the leader itself has them all.
     followers: Vec<(u32, Reverse<u32>, u32)>,
-    hasher: RandomState,
     /// Sequences of all runs, run after run.
     spans: Vec<u32>,
     /// (splits, sequences) of every run.
     lens: Vec<(u32, usize)>,
+    /// What these runs were found for.
+    seen: Vec<Seen>,
 }
 
 impl Sharing {
@@ -70,17 +102,17 @@ impl Sharing {
         spans: &[Span],
         table: impl Fn(u32, u32) -> &'a [u32],
     ) {
+        if schedule.tile_tokens == 1 || !schedule.share_prefixes || self.is_as_before(schedule, spans) {
+            return;
+        }
         self.leaders.clear();
         self.followers.clear();
         self.spans.clear();
         self.lens.clear();
-        if schedule.tile_tokens == 1 || !schedule.share_prefixes {
-            return;
-        }
         let first_split = schedule.split_tokens.div_ceil(block_size) as usize;
         let blocks = |span: &Span| table(span.table_base, span.seq_len.div_ceil(block_size));
         for (idx, span) in (0..).zip(spans) {
-            if schedule.is_chunk(span.queries) || span.seq_len < schedule.split_tokens {
+            if !self.seen[idx as usize].eligible {
                 continue;
             }
             let own = blocks(span);
@@ -92,7 +124,8 @@ impl Sharing {
             if own.len() > 1 && own[0] == own[1] {
                 continue;
             }
-            match self.leaders.entry(self.hasher.hash_one(&own[..first_split])) {
+            let ends = u64::from(own[0]) << 32 | u64::from(own[first_split - 1]);
+            match self.leaders.entry(ends) {
                 Entry::Vacant(entry) => {
                     entry.insert(idx);
                 }
@@ -108,6 +141,26 @@ impl Sharing {
             }
         }
         self.gather(schedule, spans);
+    }
+
+    /// Whether the runs are still those of the step before, so that no table is compared. Notes what they are found for.
+    ///
+    /// What a step changes at the end of a table is of no account: it writes into the last block of each of its sequences, and
+    /// no block that is written has two owners. So what two of them have in common ended before that block already.
+    fn is_as_before(&mut self, schedule: &Schedule, spans: &[Span]) -> bool {
+        let seen = |span: &Span| Seen {
+            table_base: span.table_base,
+            queries: span.queries,
+            era: span.era,
+            eligible: !schedule.is_chunk(span.queries) && span.seq_len >= schedule.split_tokens,
+        };
+        let known = spans.iter().all(|span| span.era > 0);
+        if known && spans.iter().map(seen).eq(self.seen.iter().copied()) {
+            return true;
+        }
+        self.seen.clear();
+        self.seen.extend(spans.iter().map(seen));
+        false
     }
 
     /// Deals the sequences of each leader out to tiles, those that share most first.

@@ -142,8 +142,8 @@ impl CacheManager {
         let counts = Counts { requests: requests_len, rows: tokens, slots: tokens, updates, copies, clears, tables };
         plan.prepare(&self.layout, &counts)?;
         for Request { seq, new_tokens, .. } in requests {
-            let seq_len = self.sequences[seq.index() as usize].len + new_tokens;
-            plan.push_rows(self.tables.base(seq.index()), seq_len, new_tokens)?;
+            let state = &self.sequences[seq.index() as usize];
+            plan.push_rows(self.tables.base(seq.index()), state.era, state.len + new_tokens, new_tokens)?;
         }
         Ok(())
     }

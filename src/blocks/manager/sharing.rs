@@ -69,6 +69,7 @@ impl CacheManager {
             }
         }
         self.give_back(seq.index(), keep);
+        self.change_table(seq.index());
         if let Some(late) = &mut self.late {
             late.cut(seq.index(), len);
         }

@@ -48,9 +48,13 @@ impl CacheManager {
             return;
         }
         let columns = state.released as usize..outside as usize;
-        state.released = outside;
+        let first = std::mem::replace(&mut state.released, outside) == 0;
         for entry in self.tables.row_mut(row)[columns].iter_mut().rev() {
             self.store.give_back(std::mem::replace(entry, RELEASED));
+        }
+        // Whoever has lost a block shares none from then on, however many more it loses.
+        if first {
+            self.change_table(row);
         }
     }
 }

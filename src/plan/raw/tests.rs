@@ -394,10 +394,10 @@ fn splits_that_cannot_be_numbered_are_an_error() {
     let mut plan = StepPlan::new(Schedule { split_tokens: 0, tile_tokens: 1, ..Schedule::default() });
     assert_eq!(plan.schedule().split_tokens, 1);
     for _ in 0..3 {
-        plan.push_rows(0, 1 << 30, 1).unwrap();
+        plan.push_rows(0, 0, 1 << 30, 1).unwrap();
     }
     let limit = u64::from(u32::MAX) - 1;
-    assert_eq!(plan.push_rows(0, 1 << 30, 1), Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit }));
+    assert_eq!(plan.push_rows(0, 0, 1 << 30, 1), Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit }));
     // Without wide tiles nothing is shared, and no table is looked at.
     plan.finish(4, &[], 0);
     assert_eq!((plan.num_items(0), plan.num_partials(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
