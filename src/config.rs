@@ -51,6 +51,8 @@ pub struct CacheConfig {
     pub(crate) num_blocks: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_budget_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_num_blocks: Option<u32>,
     #[serde(default = "default_paged", alias = "enable_paged")]
     pub(crate) paged: bool,
     #[serde(default = "default_max_seq_len")]
@@ -87,6 +89,7 @@ impl CacheConfig {
             block_size: default_block_size(),
             num_blocks: None,
             memory_budget_bytes: None,
+            max_num_blocks: None,
             paged: default_paged(),
             max_seq_len: default_max_seq_len(),
             max_sequences: default_max_sequences(),
@@ -110,6 +113,9 @@ impl CacheConfig {
         num_blocks: Option<u32>;
         /// Bytes that K and V of all layers may take; the pool gets as many whole blocks as fit.
         memory_budget_bytes: Option<u64>;
+        /// Blocks to which the pool may grow: [`KvCache::resize_layer`](crate::gpu::KvCache::resize_layer). As many as it has unless
+        /// set. The host keeps its books for so many from the start, and KV heads share bindings as if there were so many.
+        max_num_blocks: Option<u32>, with_max_num_blocks(u32) => Some(max_num_blocks);
         /// `false` reserves `max_seq_len` tokens in one piece for every sequence, as caches without paging do.
         paged: bool, with_paged(bool);
         /// The longest sequence, in tokens; 4,096 unless set.

@@ -40,6 +40,7 @@ pub struct KvLayout {
     /// Tokens per block; `max_seq_len` where the cache is contiguous.
     block_size: u32,
     num_blocks: u32,
+    max_num_blocks: u32,
     max_seq_len: u32,
     max_sequences: u32,
 }
@@ -62,6 +63,8 @@ impl KvLayout {
         block_size: u32;
         /// Blocks in the pool; ids run from 0 to one less.
         num_blocks: u32;
+        /// Blocks to which the pool may grow.
+        max_num_blocks: u32;
         /// The longest sequence, in tokens.
         max_seq_len: u32;
         /// Sequences that may live at a time: rows of the block table.
@@ -161,13 +164,30 @@ impl KvLayout {
         self.num_slots().saturating_mul(self.v_row_bytes()).saturating_mul(heads.into())
     }
 
+    /// Bytes of K of one block in a head shard of `heads` heads.
+    pub(crate) fn k_block_bytes(&self, heads: u32) -> u64 {
+        u64::from(self.block_size) * self.k_row_bytes() * u64::from(heads)
+    }
+
+    /// Bytes of V, alike.
+    pub(crate) fn v_block_bytes(&self, heads: u32) -> u64 {
+        u64::from(self.block_size) * self.v_row_bytes() * u64::from(heads)
+    }
+
+    /// The same cache with a pool of another size, which the caller has checked.
+    pub(crate) fn with_num_blocks(&self, num_blocks: u32) -> Self {
+        debug_assert!((1..=self.max_num_blocks).contains(&num_blocks));
+        Self { num_blocks, ..self.clone() }
+    }
+
     /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
     pub fn max_blocks_within(&self, max_binding_bytes: u64) -> u64 {
         let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
         max_binding_bytes.min(MAX_SHARD_BYTES) / (u64::from(self.block_size) * row_bytes)
     }
 
-    /// The first field in which another layout differs, as its name, its value there and ours.
+    /// What keeps a plan or a manager of another layout from this cache: the first field that differs, its value there and
+    /// ours. The pool may be larger than theirs, for it grows first and shrinks last.
     pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         if self == other {
             return None;
@@ -179,33 +199,33 @@ impl KvLayout {
                 ("head_dim", it.head_dim),
                 ("v_head_dim", it.v_head_dim),
                 ("block_size", it.block_size),
-                ("num_blocks", it.num_blocks),
+                ("num_blocks", it.num_blocks.max(self.num_blocks)),
                 ("max_seq_len", it.max_seq_len),
                 ("max_sequences", it.max_sequences),
                 ("paged", it.paged.into()),
             ]
         };
+        if self.kv_dtype != other.kv_dtype {
+            return Some(("kv_dtype", other.kv_dtype.to_string(), self.kv_dtype.to_string()));
+        }
         let differs = of(other).into_iter().zip(of(self)).find(|(theirs, ours)| theirs != ours);
-        Some(match differs {
-            Some(((name, theirs), (_, ours))) => (name, theirs.to_string(), ours.to_string()),
-            None => ("kv_dtype", other.kv_dtype.to_string(), self.kv_dtype.to_string()),
-        })
+        differs.map(|((name, theirs), (_, ours))| (name, theirs.to_string(), ours.to_string()))
     }
 
     /// Cuts a layer's K pool, and its V pool alike, into head shards of at most `max_binding_bytes`.
     ///
     /// There are as few head shards as possible, and their sizes differ as little as possible. The wider of K and V
-    /// decides.
+    /// decides, with as many blocks as the pool may ever have.
     ///
     /// # Errors
     /// [`LayoutError::HeadTooLarge`] if not even one head fits.
     pub fn head_shards(&self, max_binding_bytes: u64) -> Result<HeadShards, LayoutError> {
         let limit = max_binding_bytes.min(MAX_SHARD_BYTES);
-        let head_bytes = self.k_shard_bytes(1).max(self.v_shard_bytes(1));
+        let head_bytes = u64::from(self.max_num_blocks) * self.k_block_bytes(1).max(self.v_block_bytes(1));
         let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
         if fitting == 0 {
             let max_blocks = self.max_blocks_within(limit);
-            return Err(LayoutError::HeadTooLarge { head_bytes, limit, num_blocks: self.num_blocks, max_blocks });
+            return Err(LayoutError::HeadTooLarge { head_bytes, limit, num_blocks: self.max_num_blocks, max_blocks });
         }
         let count = self.num_kv_heads.div_ceil(fitting);
         let heads_per_shard = self.num_kv_heads.div_ceil(count);
@@ -225,7 +245,7 @@ pub struct HeadShards {
     pub heads_per_shard: u32,
     /// HeadShards of a layer.
     pub count: u32,
-    /// Bytes of K or V, whichever are more, in a head shard of `heads_per_shard` heads.
+    /// Bytes of K or V, whichever are more, in a head shard of `heads_per_shard` heads, in a pool that has grown to the full.
     pub bytes: u64,
     num_kv_heads: u32,
 }

@@ -57,7 +57,7 @@ struct Sequence {
     step: u64,
     /// Its part in that step, if it has one.
     part: u32,
-    /// A number that no table had before; another one whenever the table changes but for new blocks at its end.
+    /// A number that no table had before; another one whenever the table changes before the block that a step writes first.
     era: u64,
     rank: Rank,
 }
@@ -212,6 +212,29 @@ impl CacheManager {
         self.store.pool().free_blocks()
     }
 
+    /// The fewest blocks to which the pool can [shrink](Self::resize) now: one more than the highest block in use.
+    pub fn min_num_blocks(&self) -> u32 {
+        self.store.pool().min_num_blocks()
+    }
+
+    /// Makes the pool larger, or smaller by its last blocks: up to
+    /// [`max_num_blocks`](crate::config::CacheConfig::max_num_blocks), down to [`min_num_blocks`](Self::min_num_blocks).
+    ///
+    /// Sequences keep their blocks. New ones are handed out first; what was cached in those that go is not found any more. The
+    /// pools on the device [follow](crate::gpu::KvCache::resize_layer): they grow before, and shrink after this call.
+    ///
+    /// # Errors
+    /// [`ManagerError::StepOpen`]; [`PoolError::PoolSize`](crate::error::PoolError::PoolSize) or
+    /// [`PoolError::TailInUse`](crate::error::PoolError::TailInUse).
+    pub fn resize(&mut self, num_blocks: u32) -> Result<(), ManagerError> {
+        if self.step.is_open() {
+            return Err(ManagerError::StepOpen);
+        }
+        self.tally.evictions += u64::from(self.store.resize(num_blocks)?);
+        self.layout = self.layout.with_num_blocks(num_blocks);
+        Ok(())
+    }
+
     /// Living sequences.
     pub fn num_sequences(&self) -> u32 {
         self.num_sequences
@@ -318,7 +341,7 @@ impl CacheManager {
         Ok(self.handle(row))
     }
 
-    /// Notes that the table of a row changes elsewhere than at its end.
+    /// Notes that the table of a row changes, other than by steps and the copies that they make.
     fn change_table(&mut self, row: u32) {
         self.era = self.era.wrapping_add(1).max(1);
         self.sequences[row as usize].era = self.era;

@@ -37,6 +37,7 @@ pub struct BlockPool {
     /// One node per block and a last one that closes the free list to a ring: its `next` is the head and its `prev`
     /// the tail, which saves every operation the question whether the list is empty.
     nodes: Vec<Node>,
+    max_num_blocks: u32,
     num_free: u32,
     /// Blocks with two owners or more.
     num_shared: u32,
@@ -53,11 +54,16 @@ impl BlockPool {
     /// [`PoolError::TooManyBlocks`] if ids would go beyond [`BlockId::MAX`], [`PoolError::HostMemory`] if the
     /// bookkeeping does not fit into memory.
     pub fn new(num_blocks: u32) -> Result<Self, PoolError> {
-        let limit = BlockId::MAX.get() + 1;
-        if num_blocks > limit {
-            return Err(PoolError::TooManyBlocks { num_blocks, limit });
+        Self::growing(num_blocks, num_blocks)
+    }
+
+    /// As [`new`](Self::new), with bookkeeping for a pool that may [grow](Self::resize) to `max_num_blocks`.
+    pub fn growing(num_blocks: u32, max_num_blocks: u32) -> Result<Self, PoolError> {
+        let (most, limit) = (max_num_blocks.max(num_blocks), BlockId::MAX.get() + 1);
+        if most > limit {
+            return Err(PoolError::TooManyBlocks { num_blocks: most, limit });
         }
-        let len = num_blocks as usize + 1;
+        let len = most as usize + 1;
         let mut nodes = Vec::new();
         nodes
             .try_reserve_exact(len)
@@ -73,7 +79,7 @@ impl BlockPool {
             let from_end = (LOOKAHEAD - place) as u32;
             num_blocks.checked_sub(from_end).unwrap_or(num_blocks)
         });
-        Ok(Self { nodes, num_free: num_blocks, num_shared: 0, recent, oldest: 0 })
+        Ok(Self { nodes, max_num_blocks: most, num_free: num_blocks, num_shared: 0, recent, oldest: 0 })
     }
 
     /// Blocks in the pool.
@@ -82,6 +88,8 @@ impl BlockPool {
     }
 
     options! {
+        /// Blocks that the pool may have.
+        max_num_blocks: u32;
         /// Blocks that [`allocate`](Self::allocate) can still hand out.
         num_free: u32;
         /// Blocks with two owners or more.
@@ -285,5 +293,6 @@ impl BlockPool {
 }
 
 mod check;
+mod resize;
 #[cfg(test)]
 mod tests;

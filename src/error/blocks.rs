@@ -8,7 +8,10 @@ use crate::ids::{BlockId, SeqId};
 #[non_exhaustive]
 pub enum PoolError {
     /// Nothing was allocated.
-    #[error("out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool")]
+    #[error(
+        "out of KV blocks: {needed} needed, {free} of {total} free; release a sequence or enlarge the pool, up to its \
+         max_num_blocks"
+    )]
     OutOfBlocks {
         /// Blocks asked for.
         needed: u64,
@@ -46,6 +49,26 @@ pub enum PoolError {
         num_blocks: u32,
         /// The largest pool.
         limit: u32,
+    },
+    /// The pool was made for fewer blocks.
+    #[error("a pool of {num_blocks} blocks is outside 1..={limit}; make the cache with a larger max_num_blocks")]
+    PoolSize {
+        /// Blocks asked for.
+        num_blocks: u32,
+        /// The most that it may have.
+        limit: u32,
+    },
+    /// Blocks that would go are in use.
+    #[error(
+        "the pool cannot shrink to {num_blocks} blocks: block {block} is in use; release its owners, or keep {least}"
+    )]
+    TailInUse {
+        /// Blocks asked for.
+        num_blocks: u32,
+        /// The last block in use.
+        block: BlockId,
+        /// The fewest blocks that the pool can have now.
+        least: u32,
     },
     /// The host could not give the memory for the bookkeeping.
     #[error("no host memory for {bytes} bytes of block bookkeeping; use fewer blocks")]
@@ -268,7 +291,8 @@ pub enum ReserveError {
     },
     /// The pool cannot hold the new tokens.
     #[error(
-        "out of KV blocks: {needed} needed, {free} of {total} free, {} missing; release a sequence or enlarge the pool",
+        "out of KV blocks: {needed} needed, {free} of {total} free, {} missing; release a sequence or enlarge the pool, up \
+         to its max_num_blocks",
         needed.saturating_sub((*free).into())
     )]
     OutOfBlocks {

@@ -21,17 +21,25 @@ pub(super) struct SharedLayouts {
     pub(super) pools: wgpu::BindGroupLayout,
     /// K and V, written.
     pub(super) pools_append: wgpu::BindGroupLayout,
+    /// Which heads a shard has.
+    pub(super) shard: wgpu::BindGroupLayout,
 }
 
 impl SharedLayouts {
     pub(super) fn new(maker: &Maker) -> Result<Self, DeviceError> {
-        use BindingKind::{Read, Write};
+        use BindingKind::{Read, Uniform, Write};
         Ok(Self {
             step: maker.layout("paged.step", &[Read, Read])?,
             step_update: maker.layout("paged.step_update", &[Read, Write])?,
             pools: maker.layout("paged.pools", &[Read, Read])?,
             pools_append: maker.layout("paged.pools_append", &[Write, Write])?,
+            shard: maker.layout("paged.shard", &[Uniform])?,
         })
+    }
+
+    /// Those of the kernels that treat blocks as a whole.
+    pub(super) fn whole_blocks(&self) -> [&wgpu::BindGroupLayout; 3] {
+        [&self.step, &self.pools_append, &self.shard]
     }
 }
 

@@ -81,6 +81,49 @@ pub struct HeadShard {
     pub(super) read: wgpu::BindGroup,
     pub(super) write: wgpu::BindGroup,
     pub(super) append_params: wgpu::Buffer,
+    /// These alone.
+    pub(super) params: wgpu::BindGroup,
+}
+
+impl HeadShard {
+    /// Empty pools of `layout` for the same heads.
+    fn resized(
+        &self,
+        maker: &Maker,
+        layout: &KvLayout,
+        layouts: &SharedLayouts,
+        layer: u32,
+    ) -> Result<Self, DeviceError> {
+        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, self.num_heads)?;
+        let (append_params, params) = (self.append_params.clone(), self.params.clone());
+        Ok(Self { first_head: self.first_head, num_heads: self.num_heads, k, v, read, write, append_params, params })
+    }
+}
+
+/// K and V of some heads, and how kernels bind them.
+struct Pools {
+    k: wgpu::Buffer,
+    v: wgpu::Buffer,
+    read: wgpu::BindGroup,
+    write: wgpu::BindGroup,
+}
+
+impl Pools {
+    fn new(
+        maker: &Maker,
+        layout: &KvLayout,
+        layouts: &SharedLayouts,
+        layer: u32,
+        num_heads: u32,
+    ) -> Result<Self, DeviceError> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let k = maker.buffer(&format!("paged.k[{layer}]"), usage, layout.k_shard_bytes(num_heads))?;
+        let v = maker.buffer(&format!("paged.v[{layer}]"), usage, layout.v_shard_bytes(num_heads))?;
+        let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
+        let read = maker.bind_group("paged.pools", &layouts.pools, &pools)?;
+        let write = maker.bind_group("paged.pools_append", &layouts.pools_append, &pools)?;
+        Ok(Self { k, v, read, write })
+    }
 }
 
 impl KvCache {
@@ -188,6 +231,68 @@ impl KvCache {
         })
     }
 
+    /// Gives the pools of a layer room for `num_blocks` blocks, and records into `encoder` the copy of what they hold: all
+    /// blocks that the old and the new pools have. A pool of that size already is left as it is.
+    ///
+    /// The cache has as many blocks as the smallest of its layers. So all layers grow before the manager
+    /// [does](crate::blocks::CacheManager::resize), and shrink after it. What was recorded before uses the old pools: submit it
+    /// before `encoder`, and `encoder` before what is recorded from now on.
+    ///
+    /// An old pool's memory is free once what `encoder` holds has run. Submitting and polling the device after each layer thus
+    /// takes the memory of one layer more at the most:
+    ///
+    /// ```no_run
+    /// # use wgpu_paged_attention::{blocks::CacheManager, gpu::KvCache, wgpu};
+    /// # fn grow(device: &wgpu::Device, queue: &wgpu::Queue, cache: &mut KvCache, manager: &mut CacheManager)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let num_blocks = 2 * manager.num_blocks(); // max_num_blocks at the most
+    /// for layer in 0..cache.layout().num_layers() {
+    ///     let mut encoder = device.create_command_encoder(&Default::default());
+    ///     cache.resize_layer(&mut encoder, layer, num_blocks)?;
+    ///     queue.submit([encoder.finish()]);
+    ///     device.poll(wgpu::PollType::wait_indefinitely())?;
+    /// }
+    /// manager.resize(num_blocks)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] for a layer that does not exist, or a size beyond
+    /// [`max_num_blocks`](crate::config::CacheConfig::max_num_blocks); [`GpuError::Device`] if there is no memory. Nothing is
+    /// recorded then, and layers that have grown before serve as well: try again, or shrink them.
+    pub fn resize_layer(
+        &mut self,
+        encoder: &mut wgpu::CommandEncoder,
+        layer: u32,
+        num_blocks: u32,
+    ) -> Result<(), GpuError> {
+        self.maker.check()?;
+        let most = self.layout.max_num_blocks();
+        if num_blocks == 0 || num_blocks > most {
+            let problem = format!("is {num_blocks}, outside 1..={most}; make the cache with a larger max_num_blocks");
+            return Err(ArgumentError::new("num_blocks", problem).into());
+        }
+        let resized = self.layout.with_num_blocks(num_blocks);
+        let old = self.head_shards(layer)?;
+        if old.iter().all(|shard| shard.k.size() == resized.k_shard_bytes(shard.num_heads)) {
+            return Ok(());
+        }
+        let new = old.iter().map(|shard| shard.resized(&self.maker, &resized, &self.layouts, layer));
+        let new = new.collect::<Result<Vec<_>, _>>()?;
+        // Out of memory can also mean that the device went away.
+        self.maker.check()?;
+        for (old, new) in old.iter().zip(&new) {
+            for (old, new) in [(&old.k, &new.k), (&old.v, &new.v)] {
+                encoder.copy_buffer_to_buffer(old, 0, new, 0, old.size().min(new.size()));
+            }
+        }
+        self.layers[layer as usize] = new;
+        let blocks = |shard: &HeadShard| shard.k.size() / self.layout.k_block_bytes(shard.num_heads);
+        let fewest = self.layers.iter().flatten().map(blocks).min().unwrap_or(1);
+        self.layout = self.layout.with_num_blocks(fewest as u32);
+        Ok(())
+    }
+
     /// How plans for this cache cut their work.
     pub fn schedule(&self) -> Schedule {
         self.profile.schedule(&KvShape::of(&self.layout))
@@ -224,26 +329,17 @@ fn new_layer(
     head_shards: &HeadShards,
     layer: u32,
 ) -> Result<Vec<HeadShard>, DeviceError> {
-    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     let new_shard = |(first_head, num_heads)| {
-        let k = maker.buffer(&format!("paged.k[{layer}]"), usage, layout.k_shard_bytes(num_heads))?;
-        let v = maker.buffer(&format!("paged.v[{layer}]"), usage, layout.v_shard_bytes(num_heads))?;
-        let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
+        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, num_heads)?;
         let params = AppendParams {
             first_kv_head: first_head,
             num_kv_heads: num_heads,
             total_kv_heads: layout.num_kv_heads(),
             padding: 0,
         };
-        Ok(HeadShard {
-            first_head,
-            num_heads,
-            read: maker.bind_group("paged.pools", &layouts.pools, &pools)?,
-            write: maker.bind_group("paged.pools_append", &layouts.pools_append, &pools)?,
-            append_params: maker.uniform("paged.append_params", &params)?,
-            k,
-            v,
-        })
+        let append_params = maker.uniform("paged.append_params", &params)?;
+        let params = maker.bind_group("paged.shard", &layouts.shard, &[append_params.as_entire_buffer_binding()])?;
+        Ok(HeadShard { first_head, num_heads, k, v, read, write, append_params, params })
     };
     head_shards.iter().map(new_shard).collect()
 }

@@ -62,8 +62,8 @@ pub fn kernel_texts(
         Kernel::MergeStates { io_format: variant.io_format },
         Kernel::KvAppend { kv, io_format: variant.io_format, rotary: None },
         Kernel::TableUpdate,
-        Kernel::BlockCopy { num_blocks: layout.num_blocks() },
-        Kernel::BlockClear { num_blocks: layout.num_blocks(), fill: ClearValue::default() },
+        Kernel::BlockCopy { kv },
+        Kernel::BlockClear { kv, fill: ClearValue::default() },
     ];
     let classes = class_kernels(profile, layout, attention);
     let attention = classes.iter().enumerate().filter(|(class, _)| schedule.needs(*class, MAX_TILE_TOKENS));

@@ -32,6 +32,7 @@ impl CacheConfig {
             paged: self.paged,
             block_size: if self.paged { self.block_size } else { self.max_seq_len },
             num_blocks: 0,
+            max_num_blocks: 0,
             max_seq_len: self.max_seq_len,
             max_sequences: self.max_sequences,
         };
@@ -46,6 +47,19 @@ impl CacheConfig {
             });
         }
         layout.num_blocks = self.pool_blocks(&layout)?;
+        layout.max_num_blocks = match self.max_num_blocks {
+            None => layout.num_blocks,
+            Some(most) => self.clone().with_num_blocks(most).pool_blocks(&layout)?,
+        };
+        if layout.max_num_blocks < layout.num_blocks {
+            let (value, min) = (layout.max_num_blocks.into(), layout.num_blocks.into());
+            return Err(ConfigError::OutOfRange {
+                name: "max_num_blocks",
+                value,
+                min,
+                max: BlockId::MAX.get() as u64 + 1,
+            });
+        }
         Ok(layout)
     }
 

@@ -152,3 +152,17 @@ fn rows_of_absurd_arguments_do_not_wrap() {
     let huge = huge.with_num_blocks(1 << 27).layout().unwrap();
     assert_eq!(huge.row_index(u32::MAX, u32::MAX, u32::MAX), (3 * wide + wide) * (1 << 30) + (1 << 30) - 1);
 }
+
+#[test]
+fn a_pool_that_may_grow_is_cut_as_if_it_had() {
+    let config = CacheConfig::new(1, 4, 8).with_num_blocks(10).with_max_num_blocks(1000);
+    let layout = config.layout().unwrap();
+    assert_eq!((layout.num_blocks(), layout.max_num_blocks(), layout.k_shard_bytes(1)), (10, 1000, 10 * 16 * 16));
+    let grown = config.with_num_blocks(1000).layout().unwrap();
+    let limit = 3 * grown.k_shard_bytes(1);
+    assert_eq!(layout.head_shards(limit), grown.head_shards(limit));
+    assert_eq!(layout.head_shards(limit).unwrap().count, 2);
+    // It may be larger than the pool of a plan, and no smaller.
+    assert_eq!(grown.difference(&layout), None);
+    assert_eq!(layout.difference(&grown), Some(("num_blocks", "1000".into(), "10".into())));
+}

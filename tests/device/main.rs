@@ -18,6 +18,7 @@ mod formats;
 mod forms;
 mod golden;
 mod grid;
+mod growth;
 mod kernels;
 mod loops;
 mod merge_states;

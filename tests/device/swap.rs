@@ -232,7 +232,7 @@ fn swaps_that_cannot_be_are_refused_and_nothing_changes() {
     assert!(matches!(error, SwapInError::Manager(_)), "{error}");
     let error = cache.swap_in_sequences(&mut encoder, &mut engine.manager, &again[1..], &host).unwrap_err();
     assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(_))), "{error}");
-    let other = KvCache::new(&gpu.device, &config.with_num_blocks(9).layout().unwrap()).unwrap();
+    let other = KvCache::new(&gpu.device, &config.with_num_blocks(3).layout().unwrap()).unwrap();
     let error = other.swap_in_sequences(&mut encoder, &mut engine.manager, &records, &host).unwrap_err();
     assert!(matches!(error, SwapInError::Gpu(GpuError::Argument(ref error)) if error.name == "manager"), "{error}");
     gpu.submit(encoder);

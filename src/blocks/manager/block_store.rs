@@ -6,7 +6,7 @@ use crate::blocks::events::{BlockEvent, EventLog};
 use crate::blocks::manager::clear::Clears;
 use crate::blocks::prefix::PrefixIndex;
 use crate::blocks::{BlockId, BlockPool, Domain, ManagerOptions, sha256};
-use crate::error::ManagerError;
+use crate::error::{ManagerError, PoolError};
 use crate::layout::KvLayout;
 
 /// Blocks and their content.
@@ -27,13 +27,13 @@ pub(super) struct Store {
 impl Store {
     /// All blocks are free, and hold nothing that can be found.
     pub(super) fn new(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
-        let num_blocks = layout.num_blocks();
+        let (num_blocks, most) = (layout.num_blocks(), layout.max_num_blocks());
         let no_memory = |bytes| ManagerError::HostMemory { bytes };
-        let index = || PrefixIndex::new(num_blocks, layout.block_size(), options.key_hash.unwrap_or(sha256));
+        let index = || PrefixIndex::new(num_blocks, most, layout.block_size(), options.key_hash.unwrap_or(sha256));
         Ok(Self {
-            pool: BlockPool::new(num_blocks)?,
+            pool: BlockPool::growing(num_blocks, most)?,
             prefix: options.prefix_cache.then(index).transpose().map_err(no_memory)?,
-            clears: options.clear_freed.then(|| Clears::new(num_blocks)).transpose().map_err(no_memory)?,
+            clears: options.clear_freed.then(|| Clears::new(num_blocks, most)).transpose().map_err(no_memory)?,
             events: EventLog::new(options.events),
             cached: 0,
             evicted: Vec::new(),
@@ -206,6 +206,28 @@ impl Store {
         if let Some(clears) = &mut self.clears {
             clears.take(out, |block| self.pool.ref_count(block) == Ok(0) && !found(block));
         }
+    }
+
+    /// Gives the pool another size. Returns how many cached blocks are lost with its end; no step is open.
+    pub(super) fn resize(&mut self, num_blocks: u32) -> Result<u32, PoolError> {
+        let old = self.pool.num_blocks();
+        self.pool.resize(num_blocks)?;
+        let cached = self.cached;
+        for block in (num_blocks..old).map(BlockId::of_pool) {
+            if let Some(prefix) = self.prefix.as_mut().filter(|prefix| prefix.is_registered(block)) {
+                self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
+                prefix.unlink(block);
+                prefix.forget(block);
+                self.cached -= 1;
+            }
+        }
+        if let Some(prefix) = &mut self.prefix {
+            prefix.resize(num_blocks);
+        }
+        if let Some(clears) = &mut self.clears {
+            clears.resize(num_blocks);
+        }
+        Ok(cached - self.cached)
     }
 
     /// Ends all registrations; every block is free.

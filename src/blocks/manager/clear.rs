@@ -11,6 +11,9 @@ struct State {
     queued: bool,
 }
 
+/// A block that was never used: its memory comes from somewhere.
+const NEW: State = State { stale: true, queued: false };
+
 /// The blocks that were given back and not cleared yet.
 #[derive(Debug)]
 pub(super) struct Clears {
@@ -20,16 +23,22 @@ pub(super) struct Clears {
 }
 
 impl Clears {
-    /// All blocks are stale at first: the pool's memory comes from somewhere. Or the bytes that there was no memory for.
-    pub(super) fn new(num_blocks: u32) -> Result<Self, u64> {
-        let blocks = num_blocks as usize;
+    /// All blocks are stale at first. Or the bytes that there was no memory for.
+    pub(super) fn new(num_blocks: u32, max_num_blocks: u32) -> Result<Self, u64> {
+        let blocks = max_num_blocks as usize;
         let (mut states, mut queue) = (Vec::new(), Vec::new());
         states
             .try_reserve_exact(blocks)
             .and_then(|()| queue.try_reserve_exact(blocks))
             .map_err(|_| (blocks * (size_of::<State>() + size_of::<BlockId>())) as u64)?;
-        states.resize(blocks, State { stale: true, queued: false });
+        states.resize(num_blocks as usize, NEW);
         Ok(Self { states, queue })
+    }
+
+    /// The pool has another size.
+    pub(super) fn resize(&mut self, num_blocks: u32) {
+        self.states.resize(num_blocks as usize, NEW);
+        self.queue.retain(|block| block.get() < num_blocks);
     }
 
     /// The block went back to the pool.

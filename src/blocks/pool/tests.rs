@@ -32,7 +32,10 @@ fn an_exhausted_pool_says_so_and_stays_as_it_is() {
     let mut out = [BlockId::of_pool(77); 3];
     let error = pool.allocate_into(&mut out).unwrap_err();
     assert_eq!(error, PoolError::OutOfBlocks { needed: 3, free: 2, total: 3 });
-    assert_eq!(error.to_string(), "out of KV blocks: 3 needed, 2 of 3 free; release a sequence or enlarge the pool");
+    assert_eq!(
+        error.to_string(),
+        "out of KV blocks: 3 needed, 2 of 3 free; release a sequence or enlarge the pool, up to its max_num_blocks"
+    );
     assert_eq!((out, free_ids(&pool)), ([BlockId::of_pool(77); 3], vec![1, 2]));
     pool.allocate_into(&mut out[..2]).unwrap();
     assert_eq!(out, [1, 2, 77]);

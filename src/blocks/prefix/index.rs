@@ -60,9 +60,9 @@ pub(crate) struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// An empty index, or the bytes that there was no memory for.
-    pub(crate) fn new(num_blocks: u32, block_size: u32, hash: KeyHash) -> Result<Self, u64> {
-        let (blocks, slots) = (num_blocks as usize, num_blocks as usize * block_size as usize);
+    /// An empty index, with memory for as many blocks as there may ever be; or the bytes that there was no memory for.
+    pub(crate) fn new(num_blocks: u32, max_num_blocks: u32, block_size: u32, hash: KeyHash) -> Result<Self, u64> {
+        let (blocks, slots) = (max_num_blocks as usize, max_num_blocks as usize * block_size as usize);
         let num_buckets = blocks.next_power_of_two().max(2);
         let bytes = (4 * (num_buckets + slots) + size_of::<Entry>() * blocks) as u64;
         let (mut buckets, mut entries, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
@@ -72,8 +72,8 @@ impl PrefixIndex {
             .and_then(|()| tokens.try_reserve_exact(slots))
             .map_err(|_| bytes)?;
         buckets.resize(num_buckets, NONE);
-        entries.resize(blocks, UNREGISTERED);
-        tokens.resize(slots, 0);
+        entries.resize(num_blocks as usize, UNREGISTERED);
+        tokens.resize(num_blocks as usize * block_size as usize, 0);
         Ok(Self {
             buckets,
             seed: RandomState::new().build_hasher().finish() | 1,
@@ -86,6 +86,17 @@ impl PrefixIndex {
             hash,
             keys: KeyMaker::new(hash, block_size),
         })
+    }
+
+    /// The pool has another size. Blocks that go are not registered, though they may still be in a chain.
+    pub(crate) fn resize(&mut self, num_blocks: u32) {
+        for block in (num_blocks..self.entries.len() as u32).map(BlockId::of_pool) {
+            if self.entries[block.index()].parent == WITHDRAWN {
+                self.unlink(block);
+            }
+        }
+        self.entries.resize(num_blocks as usize, UNREGISTERED);
+        self.tokens.resize(num_blocks as usize * self.block_size, 0);
     }
 
     /// A maker of keys for look-ups, which change nothing.

@@ -46,9 +46,9 @@ pub(crate) enum Kernel {
     /// Brings the resident block tables up to date.
     TableUpdate,
     /// Copies blocks within the pool.
-    BlockCopy { num_blocks: u32 },
+    BlockCopy { kv: KvShape },
     /// Overwrites blocks.
-    BlockClear { num_blocks: u32, fill: ClearValue },
+    BlockClear { kv: KvShape, fill: ClearValue },
     /// Copies blocks of another engine's pool into K's or V's, whose width `kv` has in both places.
     PoolImport { kv: KvShape, external: ExternalLayout },
     /// The other way round.
@@ -168,8 +168,8 @@ impl fmt::Display for Kernel {
         f.write_str(self.name())?;
         match self {
             Self::TableUpdate => Ok(()),
-            Self::BlockCopy { num_blocks } => write!(f, " n{num_blocks}"),
-            Self::BlockClear { num_blocks, fill } => write!(f, " n{num_blocks} {fill}"),
+            Self::BlockCopy { kv } => write!(f, " {kv}"),
+            Self::BlockClear { kv, fill } => write!(f, " {kv} {fill}"),
             Self::KvAppend { kv, io_format, rotary } => {
                 write!(f, " {kv} {}-io", io_format.name())?;
                 rotary.map_or(Ok(()), |rotary| write!(f, " {rotary}"))

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// `AppendParams` of `shaders/kv_append.wgsl`.
+/// `AppendParams` of `shaders/kv_append.wgsl` and `shaders/common/whole_blocks.wgsl`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct AppendParams {

@@ -41,9 +41,9 @@ impl Kernel {
                 constants.set_flag("SINKS", false);
             }
             Self::TableUpdate => {}
-            Self::BlockCopy { num_blocks } => constants.set("NUM_BLOCKS", num_blocks),
-            Self::BlockClear { num_blocks, fill } => {
-                constants.set("NUM_BLOCKS", num_blocks);
+            Self::BlockCopy { kv } => kv.add_block_units(&mut constants),
+            Self::BlockClear { kv, fill } => {
+                kv.add_block_units(&mut constants);
                 constants.set("CLEAR_WORD", fill.word());
             }
             Self::PoolImport { kv, external } | Self::PoolExport { kv, external } => {

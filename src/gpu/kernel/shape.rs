@@ -85,6 +85,12 @@ impl KvShape {
         }
     }
 
+    /// What a kernel must know that treats blocks as a whole.
+    pub(crate) fn add_block_units(&self, constants: &mut Constants) {
+        constants.set("K_HEAD_UNITS", self.block_size * self.format.row_units(self.head_dim));
+        constants.set("V_HEAD_UNITS", self.block_size * self.format.row_units(self.v_head_dim));
+    }
+
     pub(crate) fn add_to(&self, constants: &mut Constants) {
         for (name, value) in [
             ("BLOCK_SIZE", self.block_size),                         // tokens

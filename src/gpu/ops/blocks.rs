@@ -8,6 +8,7 @@ use crate::gpu::arena::Arena;
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::{HeadShard, KvCache};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::Dispatch;
 use crate::gpu::value::ClearValue;
@@ -26,7 +27,7 @@ pub(crate) struct BlockWork<'a> {
 impl BlockWork<'_> {
     pub(in crate::gpu) fn record(self, pass: &mut wgpu::ComputePass<'_>, arena: &Arena) {
         for (head_shard, grid) in self.shards {
-            let groups = vec![arena.resident.clone(), head_shard.write.clone()];
+            let groups = vec![arena.resident.clone(), head_shard.write.clone(), head_shard.params.clone()];
             Dispatch { pipeline: self.pipeline.clone(), groups, grid }.record(pass);
         }
     }
@@ -86,13 +87,13 @@ impl KvCache {
     }
 
     fn copy_pipeline(&self) -> Result<wgpu::ComputePipeline, DeviceError> {
-        let kernel = Kernel::BlockCopy { num_blocks: self.layout().num_blocks() };
-        self.copy.get(&self.maker, &kernel, &[&self.layouts.step, &self.layouts.pools_append])
+        let kernel = Kernel::BlockCopy { kv: KvShape::of(self.layout()) };
+        self.copy.get(&self.maker, &kernel, &self.layouts.whole_blocks())
     }
 
     fn clear_pipeline(&self, value: ClearValue) -> Result<wgpu::ComputePipeline, DeviceError> {
-        let kernel = Kernel::BlockClear { num_blocks: self.layout().num_blocks(), fill: value };
-        self.clear[value as usize].get(&self.maker, &kernel, &[&self.layouts.step, &self.layouts.pools_append])
+        let kernel = Kernel::BlockClear { kv: KvShape::of(self.layout()), fill: value };
+        self.clear[value as usize].get(&self.maker, &kernel, &self.layouts.whole_blocks())
     }
 
     fn block_work(
@@ -104,9 +105,10 @@ impl KvCache {
         if blocks == 0 {
             return Ok(None);
         }
-        let num_blocks = u64::from(self.layout().num_blocks());
+        let layout = self.layout();
         let shards = self.layers().iter().flatten().map(|head_shard| {
-            let block_units = head_shard.k.size().max(head_shard.v.size()) / num_blocks / UNIT_BYTES;
+            let heads = head_shard.num_heads;
+            let block_units = layout.k_block_bytes(heads).max(layout.v_block_bytes(heads)) / UNIT_BYTES;
             Ok((head_shard, grid((blocks as u64).saturating_mul(block_units), lanes, self.profile())?))
         });
         let shards = shards.collect::<Result<_, GpuError>>()?;

@@ -61,8 +61,12 @@ impl Route {
         let mut route = Self::default();
         for (layer, head_shards) in (0..).zip(cache.layers()) {
             for head_shard in head_shards {
-                for (side, pool) in Side::BOTH.into_iter().zip([&head_shard.k, &head_shard.v]) {
-                    let piece = pool.size() / u64::from(cache.layout().num_blocks());
+                let (layout, heads) = (cache.layout(), head_shard.num_heads);
+                let pools = [
+                    (Side::K, &head_shard.k, layout.k_block_bytes(heads)),
+                    (Side::V, &head_shard.v, layout.v_block_bytes(heads)),
+                ];
+                for (side, pool, piece) in pools {
                     let host_offset = shape.head_offset(layer, side, head_shard.first_head);
                     let mut first = 0;
                     while first < blocks.len() {

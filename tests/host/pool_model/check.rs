@@ -55,7 +55,7 @@ impl Harness {
             (stats.evictions, stats.copies, stats.preemptions),
             (model.evictions, model.copies, model.preemptions)
         );
-        assert!(stats.peak_used_blocks <= model.layout.num_blocks());
+        assert!(stats.peak_used_blocks <= model.layout.max_num_blocks());
         if model.step.is_some() {
             return;
         }

@@ -14,6 +14,8 @@ pub enum Fault {
     LateCopies,
     NoClears,
     NoUpdates,
+    /// A pool of another size is a new one.
+    EmptyGrowth,
     /// Not the device, but who reads from it: ids of other tokens than those that were appended.
     OtherIds,
 }
@@ -43,6 +45,14 @@ impl Device {
 
     pub fn block_mut(&mut self, block: u32) -> &mut [u64] {
         &mut self.memory[block as usize * self.block_size..][..self.block_size]
+    }
+
+    /// Gives the pool another size.
+    pub fn resize(&mut self, num_blocks: u32) {
+        if self.fault == Fault::EmptyGrowth {
+            self.memory.clear();
+        }
+        self.memory.resize(num_blocks as usize * self.block_size, 77);
     }
 
     /// Runs a step up to its appends. `fresh` blocks must be clear then.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wgpu_paged_attention::blocks::{BlockEvent, CacheManager, ManagerOptions, SeqId};
+use wgpu_paged_attention::blocks::{BlockEvent, BlockId, CacheManager, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, PoolError, PreemptError};
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
@@ -87,6 +87,7 @@ impl Harness {
             Op::Reset => self.reset(),
             Op::Clear => self.clear(),
             Op::Swap(choices) => self.swap(choices),
+            Op::Resize(num_blocks) => self.resize(*num_blocks),
             Op::Victims(missing, choice) => {
                 let beneficiary = choice.and_then(|choice| self.pick(choice));
                 self.victims(*missing, beneficiary);
@@ -316,6 +317,33 @@ impl Harness {
         if want.is_ok() {
             self.model.registry.clear();
         }
+    }
+
+    fn resize(&mut self, num_blocks: u32) {
+        let (layout, model) = (self.model.layout.clone(), &mut self.model);
+        let (old, limit) = (layout.num_blocks(), layout.max_num_blocks());
+        let used = (0..old).rev().find(|&block| !model.free.contains(&block));
+        let least = used.map_or(1, |block| block + 1);
+        assert_eq!(self.cache.min_num_blocks(), least);
+        let want = match used.and_then(BlockId::new) {
+            _ if model.step.is_some() => Err(ManagerError::StepOpen),
+            _ if num_blocks == 0 || num_blocks > limit => Err(PoolError::PoolSize { num_blocks, limit }.into()),
+            Some(block) if num_blocks < least => Err(PoolError::TailInUse { num_blocks, block, least }.into()),
+            _ => Ok(()),
+        };
+        assert_eq!(self.cache.resize(num_blocks), want);
+        if want.is_err() {
+            return;
+        }
+        // New blocks go out first.
+        (old..num_blocks).rev().for_each(|block| model.free.push_front(block));
+        model.free.retain(|&block| block < num_blocks);
+        let cached = model.registry.len();
+        model.registry.retain(|entry| entry.block < num_blocks);
+        model.evictions += (cached - model.registry.len()) as u64;
+        self.device.resize(num_blocks);
+        model.layout = self.cache.layout().clone();
+        assert_eq!((model.layout.num_blocks(), self.cache.num_blocks()), (num_blocks, num_blocks));
     }
 
     fn clear(&mut self) {

@@ -45,6 +45,8 @@ pub(crate) enum Op {
     /// Out to the host and back.
     Swap(Vec<usize>),
     Victims(u64, Option<usize>),
+    /// Another number of blocks.
+    Resize(u32),
 }
 
 /// On average; a case that fails shrinks.
@@ -73,17 +75,19 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Clear),
         1 => prop::collection::vec(any::<usize>(), 0..4).prop_map(Op::Swap),
         1 => (0..12_u64, prop::option::of(any::<usize>())).prop_map(|(missing, whom)| Op::Victims(missing, whom)),
+        2 => (0..34_u32).prop_map(Op::Resize),
     ]
 }
 
 fn any_config() -> impl Strategy<Value = CacheConfig> {
-    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9)).prop_map(
-        |(block_size, num_blocks, max_seq_len, max_sequences, paged)| {
+    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9), 0..10_u32).prop_map(
+        |(block_size, num_blocks, max_seq_len, max_sequences, paged, more)| {
             // A contiguous pool holds one sequence at least.
             let num_blocks = num_blocks.max(if paged { 1 } else { max_seq_len.div_ceil(block_size) });
             CacheConfig::new(1, 1, 8)
                 .with_block_size(block_size)
                 .with_num_blocks(num_blocks)
+                .with_max_num_blocks(num_blocks + more)
                 .with_max_seq_len(max_seq_len)
                 .with_max_sequences(max_sequences)
                 .with_paged(paged)
@@ -253,6 +257,40 @@ fn late_ids_are_told_without_a_fault() {
 #[should_panic(expected = "another beginning is found")]
 fn ids_of_other_tokens_are_noticed() {
     late_ids(Fault::OtherIds);
+}
+
+/// A pool that grows twice, shrinks in between, and is full at last.
+fn sizes(fault: Fault) {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(3).with_max_num_blocks(9);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true).with_events(true);
+    let grow = |choice, tokens| [Op::Reserve(vec![(choice, tokens)], true), Op::Commit];
+    let mut ops = vec![Op::CreateWith(vec![false; 6], 0)];
+    ops.extend(grow(0, 6));
+    ops.extend([Op::CreateWith(vec![true; 9], 0), Op::Resize(8)]);
+    ops.extend(grow(0, 9));
+    ops.extend([
+        Op::Resize(7),
+        Op::Release(1),
+        Op::Resize(8),
+        Op::Release(0),
+        Op::Resize(2),
+        Op::Resize(10),
+        Op::Resize(9),
+    ]);
+    ops.push(Op::CreateWith(vec![false; 18], 1));
+    ops.extend(grow(0, 18));
+    run(&config.with_max_seq_len(18), options, &ops, fault);
+}
+
+#[test]
+fn pools_grow_and_shrink_without_a_fault() {
+    sizes(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "wrong data")]
+fn a_pool_that_loses_its_blocks_when_it_grows_is_noticed() {
+    sizes(Fault::EmptyGrowth);
 }
 
 #[test]

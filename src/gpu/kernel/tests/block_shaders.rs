@@ -3,13 +3,16 @@
 use std::mem::offset_of;
 
 use super::shader_text::{Reflection, Translated, reflect, translate};
+use crate::formats::KvDtype;
+use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::value::ClearValue;
 use crate::plan::{BlockCopy, StepHeader};
 
 fn kernels() -> [Kernel; 3] {
-    let fill = |fill| Kernel::BlockClear { num_blocks: 12, fill };
-    [Kernel::BlockCopy { num_blocks: 12 }, fill(ClearValue::Zeros), fill(ClearValue::Poison)]
+    let kv = KvShape { format: KvDtype::Int8, head_dim: 40, v_head_dim: 24, block_size: 6 };
+    let fill = |fill| Kernel::BlockClear { kv, fill };
+    [Kernel::BlockCopy { kv }, fill(ClearValue::Zeros), fill(ClearValue::Poison)]
 }
 
 fn text(kernel: &Kernel) -> String {
@@ -24,7 +27,9 @@ fn they_are_translated_for_every_api_and_keep_the_default_limits() {
         let Reflection { entry_points, constants, invocations, storage_buffers, workgroup_bytes, .. } =
             reflect(&kernel, &text(&kernel));
         assert_eq!(invocations, ITEM_LANES, "{kernel}");
-        assert_eq!((constants["NUM_BLOCKS"], storage_buffers, workgroup_bytes), (12, 3, 0), "{kernel}");
+        // Codes of 40 and of 24 bytes are three units and two, and the scale is one more.
+        assert_eq!((constants["K_HEAD_UNITS"], constants["V_HEAD_UNITS"]), (6 * 4, 6 * 3), "{kernel}");
+        assert_eq!((storage_buffers, workgroup_bytes), (3, 0), "{kernel}");
         assert_eq!(entry_points, ["main"], "{kernel}");
         assert!(!kernel.needs_subgroups());
     }

@@ -167,7 +167,10 @@ fn a_workgroup_is_as_many_subgroups_as_its_form_has_or_needs_none() {
 #[test]
 fn uniforms_are_laid_out_as_on_the_host() {
     let members = host_members!(AppendParams { first_kv_head, num_kv_heads, total_kv_heads, padding });
-    assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
+    let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
+    for kernel in [append_kernel(), Kernel::BlockCopy { kv }] {
+        assert_same_struct(&kernel, "AppendParams", &members, size_of::<AppendParams>());
+    }
 
     let members = host_members!(TransferParams { num_pairs, first_kv_head, num_kv_heads, total_kv_heads });
     for kernel in transfer_kernels() {
