@@ -202,13 +202,17 @@ struct Target {
     factor: f32, // of a direct result
 }
 
-// Merges vec4 i of a query row over the lanes and writes it. Returns whether it is finite.
-fn write_vec4(row_target: Target, i: u32, acc: vec4<f32>, lane: u32) -> bool {
+// Merges vec4 i of query row r over the lanes and writes it. Returns whether it is finite.
+fn write_vec4(row_target: Target, acc: vec4<f32>, r: u32, i: u32, lane: u32) -> bool {
     var value = acc;
-    if (KEY_GROUPS > 1u) { value = key_groups_sum(value, lane); }
+    var writes = row_target.writes;
+    if (KEY_GROUPS > 1u) {
+        value = key_groups_sum(acc, r * OUT_VEC4S + i, lane);
+        writes = writes && key_group_has(r * OUT_VEC4S + i, lane);
+    }
     let d = (((i / PARTS) * LANES_PER_ROW + lane % LANES_PER_ROW) * PARTS + i % PARTS) * 4u;
-    if (row_target.writes && row_target.direct) { write_output(row_target.base, d, value * row_target.factor); }
-    if (row_target.writes && !row_target.direct && d < V_HEAD_DIM) { partials[row_target.base + d / 4u] = value; }
+    if (writes && row_target.direct) { write_output(row_target.base, d, value * row_target.factor); }
+    if (writes && !row_target.direct && d < V_HEAD_DIM) { partials[row_target.base + d / 4u] = value; }
     return is_finite(value);
 }
 
@@ -228,6 +232,7 @@ fn write_results(
     let header = step_header();
     let tile = work.tile;
     let first_partial = tile.first_partial + (work.split - tile.key_begin / tile.split_tokens) * tile.num_members;
+    let is_writer = member == 0u && (KEY_GROUPS_TAKE_TURNS || key_group(lane) == 0u);
     var finite = true;
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
         let t = r / GROUP_TILE;
@@ -237,15 +242,15 @@ fn write_results(
         let direct = tile.first_partial == NO_PARTIAL || is_only;
         // A query that sees no key of this split leaves no partial either.
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
-        let writes = is_served && (direct || sees_key) && key_group(lane) == 0u && member == 0u;
+        let writes = is_served && (direct || sees_key) && is_writer;
         let result = softmax_finish((*state)[r], sink(head));
         let q_row = tile_query(header, tile, t) * params.num_q_heads + head;
         let partial = partial_base(first_partial + t, params.num_q_heads, head);
         let row_target = Target(writes, direct, select(partial, q_row * V_HEAD_DIM, direct), result.factor);
         for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
-            finite = write_vec4(row_target, i, (*acc)[r * OUT_VEC4S + i], lane) && finite;
+            finite = write_vec4(row_target, (*acc)[r * OUT_VEC4S + i], r, i, lane) && finite;
         }
-        if (writes && lane % LANES_PER_ROW == 0u) {
+        if (writes && lane == 0u) {
             if (!direct) {
                 partials[partial + PARTIAL_VEC4S - 1u] = vec4<f32>((*state)[r].max_score, (*state)[r].sum_exp, 0.0, 0.0);
             } else if (WRITE_LSE) {

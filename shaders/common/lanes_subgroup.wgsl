@@ -49,8 +49,15 @@ fn lanes_any(flag: bool, lane: u32) -> bool {
     return subgroupAny(flag);
 }
 
+// All key groups add up all, and the first is to write it.
+const KEY_GROUPS_TAKE_TURNS: bool = false;
+
+fn key_group_has(i: u32, lane: u32) -> bool {
+    return true;
+}
+
 // Over the key groups: the lanes at the same place across a row of V.
-fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
+fn key_groups_sum(x: vec4<f32>, i: u32, lane: u32) -> vec4<f32> {
     var sum = x;
     for (var other = 1u; other < KEY_GROUPS; other++) {
         sum += subgroupShuffle(x, (lane + other * LANES_PER_ROW) % LANES);

@@ -3,9 +3,8 @@
 // Same functions as lanes_subgroup.wgsl, called by all lanes together.
 // Needs     SoftmaxState from softmax.wgsl
 
-var<workgroup> weights: array<f32, LANES * SCORES>;
+var<workgroup> weights: array<f32, LANES * SCORES>; // and numbers of a reduction, while there are none
 var<workgroup> kv_rows: array<u32, LANES * KEYS_PER_LANE>;
-var<workgroup> scalars: array<f32, Q_ROWS * LANES>;
 var<workgroup> vectors: array<vec4<f32>, LANES>;
 var<workgroup> any_flag: u32;
 
@@ -34,20 +33,20 @@ fn exchange() {
 // Over all lanes, for every query row at once: barriers are dear, above all on software devices.
 fn lanes_max(x: ptr<function, array<f32, Q_ROWS>>, lane: u32) {
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        scalars[r * LANES + lane] = (*x)[r];
+        weights[r * LANES + lane] = (*x)[r];
     }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
             for (var r = 0u; r < Q_ROWS; r++) {
                 let at = r * LANES + lane;
-                scalars[at] = max(scalars[at], scalars[at + half]);
+                weights[at] = max(weights[at], weights[at + half]);
             }
         }
     }
     workgroupBarrier();
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        (*x)[r] = scalars[r * LANES];
+        (*x)[r] = weights[r * LANES];
     }
     workgroupBarrier();
 }
@@ -55,42 +54,54 @@ fn lanes_max(x: ptr<function, array<f32, Q_ROWS>>, lane: u32) {
 // Of states that share their maximum.
 fn lanes_sum_exp(state: ptr<function, array<SoftmaxState, Q_ROWS>>, lane: u32) {
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        scalars[r * LANES + lane] = (*state)[r].sum_exp;
+        weights[r * LANES + lane] = (*state)[r].sum_exp;
     }
     for (var half = LANES / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
             for (var r = 0u; r < Q_ROWS; r++) {
                 let at = r * LANES + lane;
-                scalars[at] += scalars[at + half];
+                weights[at] += weights[at + half];
             }
         }
     }
     workgroupBarrier();
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        (*state)[r].sum_exp = scalars[r * LANES];
+        (*state)[r].sum_exp = weights[r * LANES];
     }
     workgroupBarrier();
 }
 
 fn lanes_any(flag: bool, lane: u32) -> bool {
-    scalars[lane] = select(0.0, 1.0, flag);
+    weights[lane] = select(0.0, 1.0, flag);
     workgroupBarrier();
     if (lane == 0u) {
         var any = 0.0;
-        for (var other = 0u; other < LANES; other++) { any = max(any, scalars[other]); }
+        for (var other = 0u; other < LANES; other++) { any = max(any, weights[other]); }
         any_flag = u32(any);
     }
     return workgroupUniformLoad(&any_flag) != 0u;
 }
 
+// Key groups take turns: each adds up other vec4s of the output.
+const KEY_GROUPS_TAKE_TURNS: bool = true;
+
+// Whether the lane gets the sum of vec4 i; the others get zeros.
+fn key_group_has(i: u32, lane: u32) -> bool {
+    return lane / LANES_PER_ROW == i % KEY_GROUPS;
+}
+
 // Over the key groups: the lanes at the same place across a row of V.
-fn key_groups_sum(x: vec4<f32>, lane: u32) -> vec4<f32> {
+fn key_groups_sum(x: vec4<f32>, i: u32, lane: u32) -> vec4<f32> {
     vectors[lane] = x;
     workgroupBarrier();
-    var sum = x;
-    for (var other = 1u; other < KEY_GROUPS; other++) {
-        sum += vectors[(lane + other * LANES_PER_ROW) % LANES];
+    var sum = vec4<f32>(0.0);
+    if (key_group_has(i, lane)) {
+        let first = lane % LANES_PER_ROW;
+        // Intel's compiler writes a loop out whose rounds it can tell, and then spills.
+        for (var at = first; at < first + LANES; at += LANES_PER_ROW) {
+            sum += vectors[at];
+        }
     }
     workgroupBarrier();
     return sum;

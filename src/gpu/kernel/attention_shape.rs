@@ -276,8 +276,8 @@ fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
     let queries = query_bytes(kv);
     let scores = lanes * lane_comm.keys_per_lane();
     let (per_row, besides) = match (lane_comm, scoring) {
-        // Queries, weights and the numbers of a reduction are held per row; rows of keys, one vec4 a lane and a flag besides.
-        (LaneComm::Workgroup { .. }, _) => (queries + 4 * scores + 4 * lanes, 4 * scores + 16 * lanes + 16),
+        // Queries and weights are held per row; rows of keys, one vec4 a lane and a flag besides.
+        (LaneComm::Workgroup { .. }, _) => (queries + 4 * scores, 4 * scores + 16 * lanes + 16),
         (_, Scoring::SharedQueries) => (queries, 0),
         _ => return in_registers,
     };
