@@ -166,9 +166,12 @@ impl Maker {
         let label = format!("paged.{kernel}");
         // Seconds on some drivers; the tools say so.
         let _span = tracing::debug_span!("paged.compile", %kernel).entered();
-        let text = kernel.wgsl();
+        #[cfg(feature = "testkit")]
+        let (text, checks) = crate::gpu::texts::to_compile(kernel);
+        #[cfg(not(feature = "testkit"))]
+        let (text, checks) = (kernel.wgsl(), runtime_checks());
         scoped(device, &label, 0, || {
-            let module = kernel_module(device, &label, text);
+            let module = kernel_module(device, &label, text, checks);
             device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: Some(&label),
                 layout: Some(&compat::pipeline_layout(device, &label, groups)),
@@ -186,15 +189,21 @@ impl Maker {
 }
 
 /// The module of one of our own texts, all of whose loops end.
-fn kernel_module(device: &wgpu::Device, label: &str, text: String) -> wgpu::ShaderModule {
+fn kernel_module(
+    device: &wgpu::Device,
+    label: &str,
+    text: String,
+    checks: wgpu::ShaderRuntimeChecks,
+) -> wgpu::ShaderModule {
     let source = wgpu::ShaderSource::Wgsl(text.into());
     let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
     // SAFETY: without loop bounding every loop must end, whatever the buffers hold. In shaders/ a counter of a loop is
     // changed by the loop alone. It runs up by ones below a bound that the loop does not change; or by a fixed step below a
     // bound that is a constant, a length that the host checked against a binding's, or at most 2^30 keys, so that it cannot
     // wrap; or it halves; or, in `tile_of_item`, the interval that it searches gets shorter every round. The test
-    // `every_loop_of_the_kernels_ends` holds each loop's head against this list.
-    unsafe { device.create_shader_module_trusted(descriptor, runtime_checks()) }
+    // `every_loop_of_the_kernels_ends` holds each loop's head against this list. Texts that a test changed come with checks that
+    // bound their loops.
+    unsafe { device.create_shader_module_trusted(descriptor, checks) }
 }
 
 /// What naga adds to the kernels' texts. It would give every loop a second exit and a counter of 64 bits, and with these no

@@ -1,4 +1,7 @@
-//! The kernels of a model as texts, for tools that compile them without a device.
+//! The kernels of a model as texts, for tools that compile them without a device, and changes in them for tests.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use crate::gpu::error::SpecError;
 use crate::gpu::kernel::Kernel;
@@ -69,4 +72,36 @@ pub fn kernel_texts(
     let attention = classes.iter().enumerate().filter(|(class, _)| schedule.needs(*class, MAX_TILE_TOKENS));
     let attention = attention.map(|(_, class)| KernelText::new(&class.kernel, Some(class.shape.tokens())));
     Ok(attention.chain(others.iter().map(|kernel| KernelText::new(kernel, None))).collect())
+}
+
+type Change = dyn Fn(&str, String) -> String;
+
+thread_local! {
+    static CHANGE: RefCell<Option<Rc<Change>>> = const { RefCell::new(None) };
+}
+
+/// Runs `run`, and puts every kernel that this thread compiles meanwhile through `change`, which gets a kernel's label and its
+/// text: to plant faults, and to count what a kernel does. Nothing that is compiled here serves anybody afterwards.
+pub fn with_changed_texts<T>(change: impl Fn(&str, String) -> String + 'static, run: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Rc<Change>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHANGE.set(self.0.take());
+        }
+    }
+    let _restore = Restore(CHANGE.replace(Some(Rc::new(change))));
+    run()
+}
+
+/// Whether this thread changes texts.
+pub(crate) fn are_changed() -> bool {
+    CHANGE.with_borrow(Option::is_some)
+}
+
+/// A kernel's text, and the checks that it needs: nobody knows whether the loops of a changed one end.
+pub(crate) fn to_compile(kernel: &Kernel) -> (String, wgpu::ShaderRuntimeChecks) {
+    match CHANGE.with_borrow(Clone::clone) {
+        Some(change) => (change(&kernel.to_string(), kernel.wgsl()), wgpu::ShaderRuntimeChecks::checked()),
+        None => (kernel.wgsl(), runtime_checks()),
+    }
 }

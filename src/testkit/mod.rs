@@ -33,7 +33,7 @@ pub fn changed<T: Clone>(value: &T, change: impl FnOnce(&mut T)) -> T {
 }
 
 pub use crate::gpu::parallel::for_each as in_parallel;
-pub use crate::gpu::texts::{KernelText, browser_wgsl, kernel_texts};
+pub use crate::gpu::texts::{KernelText, browser_wgsl, kernel_texts, with_changed_texts};
 pub use adapter::{AdapterChoice, OpenError, adapters, choose_adapter, describe_driver, is_software, shader_compiler};
 pub use compiling::CompileListener;
 pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};

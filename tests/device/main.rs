@@ -29,6 +29,7 @@ mod shards;
 mod snapshot;
 mod steps;
 mod swap;
+mod texts;
 mod tiles;
 mod transfer;
 mod validation;

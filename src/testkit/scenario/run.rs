@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{Fault, Scenario, Verdict};
+use crate::gpu::texts::are_changed;
 use crate::gpu::{AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, DeviceProfile, KvCache};
 use crate::plan::{Schedule, StepPlan};
 use crate::testkit::{Gpu, SENTINEL, append_plan, attend_plan, io_buffer, read_io};
@@ -38,7 +39,7 @@ impl Kept {
     fn take(gpu: &Gpu, scenario: &Scenario, profile: &DeviceProfile, spec: AttentionSpec) -> Result<Self, Verdict> {
         // Devices of different backends may be called the same.
         let shape = format!("{} {:?} {profile:?} {spec:?}", gpu.info.backend, scenario.layout);
-        {
+        if !are_changed() {
             let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = kept.iter().position(|kept| kept.device == gpu.device && kept.shape == shape) {
                 return Ok(kept.remove(at));
@@ -50,6 +51,9 @@ impl Kept {
     }
 
     fn give_back(self) {
+        if are_changed() {
+            return;
+        }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == MAX_KEPT {
             kept.remove(0);
