@@ -156,8 +156,8 @@ fn layout(inputs: &CaseInputs, mode: Mode) -> Result<KvLayout, ConfigError> {
         .layout()
 }
 
-/// Tables of blocks from all over the pool, unless they are asked for in order; in the shared mode, all begin with those of the first sequence, as far as
-/// whole blocks of both hold nothing but the prefix.
+/// Tables of blocks from all over the pool, unless they are asked for in order; in the shared mode, all begin with those of the
+/// first sequence, as far as whole blocks of both hold nothing but the prefix.
 fn tables_of(inputs: &CaseInputs, layout: &KvLayout, mode: Mode) -> Vec<Vec<u32>> {
     let mut ids: Vec<u32> = (0..layout.num_blocks()).collect();
     if mode != Mode::Ordered {

@@ -21,7 +21,7 @@ pub mod timer;
 pub use accounting::{Cost, pairs};
 pub use case::{Case, CaseError, Work};
 pub use ceilings::CeilingKernels;
-use cores::CoreTime;
+use cores::{CoreTime, ThreadTimes};
 pub(crate) use groups::rotated_layers;
 pub use groups::{Comparison, Group, Measure};
 pub use inputs::CaseInputs;

@@ -12,8 +12,8 @@ use wgpu_paged_attention::testkit::{ACCURACY, Gpu, Verdict};
 use super::ceilings::best;
 use super::{
     BenchOptions, CaseError, CaseInputs, CaseResult, Clock, Comparison, CoreTime, Failure, Figure, Group, Measure,
-    Mode, Op, Pair, Report, Rounds, Sample, Summary, TimerError, Timing, Warning, figures, fold, groups, median,
-    warnings,
+    Mode, Op, Pair, Report, Rounds, Sample, Summary, ThreadTimes, TimerError, Timing, Warning, figures, fold, groups,
+    median, warnings,
 };
 use crate::common::ChosenProfile;
 use crate::report::Adapter;
@@ -55,7 +55,7 @@ pub trait Timer: Clock {
     fn timing(&self) -> Timing;
     fn time_us(&self, sample: &Sample) -> f64;
     /// Of the program so far, where it computes what is timed.
-    fn core_time(&self) -> Option<CoreTime>;
+    fn core_time(&self) -> Option<ThreadTimes>;
 }
 
 /// Measures what `options` ask for. Stops after the current group once `cancel` is set; what was measured is reported.
@@ -185,7 +185,7 @@ impl<'a, T: Timer> Run<'a, T> {
             let start = self.timer.core_time();
             let sampled = self.sample(op, &mut sides, deadline);
             if let Some((start, end)) = start.zip(self.timer.core_time()) {
-                self.core_time = self.core_time.plus(end.since(start));
+                self.core_time = self.core_time.plus(end.since(&start));
                 self.report.waiting_share = self.core_time.waiting_share();
             }
             match sampled {

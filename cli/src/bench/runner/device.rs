@@ -6,8 +6,8 @@ use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::testkit::{Gpu, Verdict};
 
 use crate::bench::{
-    Case, CaseError, CaseInputs, CeilingKernels, Ceilings, Clock, CoreTime, Figure, Mode, Op, PassTimer, Sample, Timer,
-    TimerError, Timing, Work, figures,
+    Case, CaseError, CaseInputs, CeilingKernels, Ceilings, Clock, Figure, Mode, Op, PassTimer, Sample, ThreadTimes,
+    Timer, TimerError, Timing, Work, figures,
 };
 
 pub(super) struct Device<'a> {
@@ -70,7 +70,7 @@ impl Timer for Device<'_> {
         self.timer.time_us(sample)
     }
 
-    fn core_time(&self) -> Option<CoreTime> {
-        self.gpu.is_software().then(CoreTime::now)
+    fn core_time(&self) -> Option<ThreadTimes> {
+        self.gpu.is_software().then(ThreadTimes::now)
     }
 }

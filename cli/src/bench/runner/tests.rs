@@ -73,9 +73,9 @@ impl Timer for Fake {
     }
 
     /// While something is timed, another program has a core for half of the time.
-    fn core_time(&self) -> Option<CoreTime> {
+    fn core_time(&self) -> Option<ThreadTimes> {
         let now = self.now().as_nanos() as u64;
-        Some(CoreTime { ran: now, waited: now })
+        Some(CoreTime { ran: now, waited: now }.into())
     }
 }
 
