@@ -5,7 +5,8 @@ use crate::blocks::BlockId;
 /// `[max_sequences, max_blocks_per_seq]` block numbers, row-major: the host's copy of the device's table.
 ///
 /// Only the leading entries of a row belong to its sequence; the manager knows how many. What lies past
-/// them may be left over from earlier owners. Leading entries are [`RELEASED`](crate::blocks::RELEASED) where a window has moved on.
+/// them may be left over from earlier owners. Leading entries are [`RELEASED`](crate::blocks::RELEASED) where a window has moved
+/// on.
 #[derive(Clone, Debug)]
 pub struct BlockTables {
     words: Vec<BlockId>,

@@ -139,7 +139,7 @@ fn subgroup_lanes(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<
 
 /// The size of a device's smallest subgroups, if it has any. A workgroup of no more invocations lies in one subgroup,
 /// whichever size the driver picks for it.
-pub(super) fn smallest_subgroup(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<u32> {
+pub(crate) fn smallest_subgroup(info: &wgpu::AdapterInfo, features: wgpu::Features) -> Option<u32> {
     let lanes = match info.subgroup_min_size {
         _ if !features.contains(wgpu::Features::SUBGROUP) => return None,
         // wgpu says 4 to 64 of every Metal device; the GPUs of this maker have 32.

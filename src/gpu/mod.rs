@@ -29,7 +29,7 @@ pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;
 #[cfg(feature = "testkit")]
-pub(crate) use makers::is_software;
+pub(crate) use makers::{is_software, smallest_subgroup};
 pub use makers::matrix_features;
 pub use ops::append::{AppendIo, AppendSpec, Appender};
 pub use ops::attention::{Attention, AttentionIo};

@@ -61,6 +61,11 @@ impl Gpu {
         is_software(&self.info)
     }
 
+    /// Lanes of the device's smallest subgroups, as far as kernels may use them; `None` without any.
+    pub fn smallest_subgroup(&self) -> Option<u32> {
+        crate::gpu::smallest_subgroup(&self.info, self.device.features())
+    }
+
     /// A storage buffer with these contents.
     pub fn storage<T: NoUninit>(&self, label: &str, contents: &[T]) -> wgpu::Buffer {
         self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {

@@ -2,7 +2,8 @@
 //!
 //! Times are exact and kept in nanoseconds since the first request, 292 years of them at most. A column's name gives their
 //! unit (`arrival_s`), or `--time-unit` does; else Unix times, fractions, a `chat_id` and the load that a unit would make
-//! give it away; a doubt is a warning. Dates may have an offset from UTC (`Z`, `+02:00`), all of a log or none; without, they are read as UTC.
+//! give it away; a doubt is a warning. Dates may have an offset from UTC (`Z`, `+02:00`), all of a log or none; without, they
+//! are read as UTC.
 //!
 //! Four forms are told apart by their first line:
 //!

@@ -1,7 +1,7 @@
 //! The neighbours of a profile: the same with another value of a setting.
 
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm, Scoring};
-use wgpu_paged_attention::plan::MAX_TILE_TOKENS;
+use wgpu_paged_attention::plan::{MAX_TILE_TOKENS, Schedule};
 use wgpu_paged_attention::testkit::changed;
 
 use super::OPS;
@@ -44,6 +44,7 @@ pub const AXES: &[Axis] = &[
     Axis { name: "subgroups of a workgroup", ops: &OPS, neighbours: subgroups },
     Axis { name: "rows and tokens of a tile", ops: &OPS, neighbours: tiles },
     Axis { name: "tiles of chunks", ops: &[Op::Prefill], neighbours: chunks },
+    Axis { name: "queries of a chunk", ops: &[Op::Prefill], neighbours: chunk_queries },
     Axis { name: "keys of a chunk's split", ops: &[Op::Prefill], neighbours: chunk_splits },
     Axis { name: "loops written out", ops: &OPS, neighbours: unrolled },
 ];
@@ -77,8 +78,20 @@ fn chunks(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> 
     each(profile, forms.chain(around.matrices), |it, form| it.chunk_form = form)
 }
 
+fn chunk_queries(profile: &DeviceProfile, around: &Surroundings) -> Vec<DeviceProfile> {
+    let is_chunk = profile.chunk_queries <= around.prompt;
+    // Long tiles would soon have too many rounds.
+    if !is_chunk && counts_rounds(profile) && !profile.unrolled {
+        return Vec::new();
+    }
+    // A prompt is a chunk or it is none: how few queries should be one would take steps that are not measured.
+    let other = if is_chunk { u32::MAX } else { Schedule::default().chunk_queries };
+    vec![changed(profile, |it| it.chunk_queries = other)]
+}
+
 fn loads(profile: &DeviceProfile, _: &Surroundings) -> Vec<DeviceProfile> {
-    // A driver that counts loop rounds gets a kernel without loops over units, which makes one load at a time: `loads` changes nothing.
+    // A driver that counts loop rounds gets a kernel without loops over units, which makes one load at a time: `loads` changes
+    // nothing.
     if profile.unrolled && counts_rounds(profile) {
         return Vec::new();
     }
@@ -229,6 +242,7 @@ mod tests {
         assert_eq!(of("loads in flight"), ["loads = 2"]);
         assert_eq!(of("rows and tokens of a tile").len(), 6);
         assert_eq!(of("keys of a chunk's split"), ["chunk_split_tokens = 1024"]);
+        assert_eq!(of("queries of a chunk"), ["chunk_queries = 4294967295"]);
         assert_eq!(of("loops written out"), ["unrolled = true"]);
         assert_eq!(of("scoring"), ["", "scoring = \"shared-queries\"", "scoring = \"row-lanes\""]);
         assert_eq!(of("words of a load"), ["wide_loads = true"]);

@@ -33,9 +33,8 @@ impl<'a> Device<'a> {
     }
 
     pub(super) fn surroundings(&self) -> Surroundings {
-        let features = self.gpu.device.features();
-        let subgroup = if features.contains(Features::SUBGROUP) { self.gpu.info.subgroup_min_size } else { 0 };
-        let int64 = features.contains(Features::SHADER_INT64);
+        let subgroup = self.gpu.smallest_subgroup().unwrap_or(0);
+        let int64 = self.gpu.device.features().contains(Features::SHADER_INT64);
         let matrices = ChunkForm::matrix_tiles(&self.gpu.device);
         Surroundings { context: self.options.context, prompt: self.options.prompt, subgroup, int64, matrices }
     }

@@ -194,9 +194,9 @@ impl Attention {
     }
 
     /// Compiles the kernels for all steps in which no query tile has more than `max_queries` tokens, so that no token waits
-    /// for it: side by side, on threads that end before it returns, as many as the host has cores. Sequences that share their first blocks meet in tiles of up to
-    /// [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is compiled. What blocks need
-    /// that are shared or cleared, [`KvCache::warm_up`] compiles.
+    /// for it: side by side, on threads that end before it returns, as many as the host has cores. Sequences that share their
+    /// first blocks meet in tiles of up to [`MAX_TILE_TOKENS`](crate::plan::MAX_TILE_TOKENS): with that number everything is
+    /// compiled. What blocks need that are shared or cleared, [`KvCache::warm_up`] compiles.
     pub fn warm_up(&self, cache: &KvCache, max_queries: u32) -> Result<(), GpuError> {
         cache.maker.check()?;
         self.check_cache(cache)?;
