@@ -301,7 +301,7 @@ fn a_quick_check_passes_and_notices_its_planted_faults() {
     assert!(output.contains("passed") && output.contains("planted faults noticed"), "{output}");
     assert_eq!(output.contains("SOFTWARE ADAPTER"), software);
     let json = read_json(&file);
-    has_keys(&json, &["schema", "adapter", "seed", "quick", "seconds", "groups", "self_test"]);
+    has_keys(&json, &["schema", "adapter", "seed", "quick", "every_form", "seconds", "groups", "self_test"]);
     let groups = json["groups"].as_array().expect("a list");
     assert!(groups.len() >= 12, "six formats, paged and contiguous: {groups:?}");
     for group in groups {

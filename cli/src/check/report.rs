@@ -18,6 +18,9 @@ pub struct CheckReport {
     pub adapter: Adapter,
     pub seed: u64,
     pub quick: bool,
+    /// Whether forms were run that the device would not choose.
+    #[serde(default)]
+    pub every_form: bool,
     pub seconds: f64,
     pub groups: Vec<GroupReport>,
     pub self_test: Vec<PlantedFault>,
@@ -58,8 +61,9 @@ pub struct PlantedFault {
 
 impl CheckReport {
     pub(super) fn new(adapter: Adapter, options: &CheckOptions) -> Self {
-        let CheckOptions { quick, seed, .. } = *options;
-        Self { schema: SCHEMA, adapter, seed, quick, seconds: 0.0, groups: Vec::new(), self_test: Vec::new() }
+        let CheckOptions { quick, every_form, seed } = *options;
+        let (groups, self_test) = (Vec::new(), Vec::new());
+        Self { schema: SCHEMA, adapter, seed, quick, every_form, seconds: 0.0, groups, self_test }
     }
 
     pub fn passed(&self) -> bool {

@@ -50,14 +50,15 @@ impl CheckScene {
         Self { form: Form::Decode, spec: ScenarioSpec::decode(2, 1, 64, &[3, 2085, 1024, 4100]), split_tokens: None }
     }
 
-    /// A form with an option of its own and as few kernels as it can have: a quick check compiles each of them once.
+    /// A form with an option of its own and as few kernels as it can have: a quick check compiles each of them once. Prompts and
+    /// mixed steps, which go to formats without and with scales, have chunks.
     fn quick(form: Form) -> Self {
         const PLAIN: ScenarioVariant = ScenarioVariant::PLAIN;
         let (seq_lens, query_lens, variant): (&[u32], Option<&[u32]>, _) = match form {
             Form::Decode => (&[0, 1, 16, 17, 77], None, ScenarioVariant { soft_cap: Some(5.0), ..PLAIN }),
             Form::Split => (&[5, 0, 24, 25, 130], None, PLAIN),
             Form::Prefill => (&[33, 16, 50], Some(&[33, 16, 50]), ScenarioVariant { window: Some(7), ..PLAIN }),
-            Form::Mixed => (&[33, 0, 77], Some(&[1, 2, 4]), ScenarioVariant { alibi: true, sinks: true, ..PLAIN }),
+            Form::Mixed => (&[33, 0, 77], Some(&[1, 2, 20]), ScenarioVariant { alibi: true, sinks: true, ..PLAIN }),
             Form::Speculative => (&[17, 100], Some(&[3, 4]), ScenarioVariant { causal: false, ..PLAIN }),
             Form::Cascade => (&[64, 70, 100], None, ScenarioVariant { io_format: IoFormat::F16, ..PLAIN }),
         };
