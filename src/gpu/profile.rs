@@ -102,7 +102,7 @@ impl DeviceProfile {
             },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,
-            chunk_form: maker_chunk_form(info, features, limits),
+            chunk_form: maker_chunk_form(info, features, limits).within(limits),
             share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
             // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.
@@ -177,6 +177,9 @@ impl DeviceProfile {
                 "scoring",
                 "is row-lanes in the profile; lanes that meet in workgroup memory cannot",
             ));
+        }
+        if let Some(lack) = self.chunk_form.lacks(limits) {
+            return Err(SpecError::new("chunk_form", format!("is {} in the profile; {lack}", self.chunk_form)));
         }
         let most = smallest_subgroup(info, features).unwrap_or(0);
         if matches!(self.lane_comm, LaneComm::Subgroup { .. }) && lanes > most {
@@ -338,5 +341,53 @@ pub fn recommended_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
         // Matrix units take more than the default.
         max_compute_workgroup_storage_size: offered.max_compute_workgroup_storage_size.max(16_384),
         ..wgpu::Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of every kind of maker, with the limits of WebGPU and below.
+    #[test]
+    fn a_device_is_never_given_a_form_that_it_cannot_run() {
+        let kinds = [(0x10de, 32, 32), (0x1002, 32, 64), (0x1002, 64, 64), (0x8086, 8, 32), (0x106b, 4, 64)];
+        for (vendor, min, max) in kinds {
+            let mut info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
+            (info.vendor, info.subgroup_min_size, info.subgroup_max_size) = (vendor, min, max);
+            for (invocations, bytes) in [(256, 16_384), (128, 16_384), (127, 16_384), (64, 32_768), (256, 16_352)] {
+                let limits = wgpu::Limits {
+                    max_compute_invocations_per_workgroup: invocations,
+                    max_compute_workgroup_size_x: invocations,
+                    max_compute_workgroup_storage_size: bytes,
+                    ..wgpu::Limits::default()
+                };
+                for features in [wgpu::Features::empty(), wgpu::Features::SUBGROUP] {
+                    let profile = DeviceProfile::new(&info, features, &limits);
+                    assert_eq!(profile.check_for(&info, features, &limits), Ok(()), "{vendor:x} {invocations} {bytes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_that_a_device_is_too_small_for_are_refused_with_the_limit() {
+        let info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, wgpu::Backend::Vulkan);
+        let mut profile = DeviceProfile::new(&info, wgpu::Features::empty(), &wgpu::Limits::default());
+        profile.chunk_form = ChunkForm::WorkgroupTiles { rows: 32 };
+        let refused = |change: fn(&mut wgpu::Limits)| {
+            let mut limits = wgpu::Limits::default();
+            change(&mut limits);
+            profile.check_for(&info, wgpu::Features::empty(), &limits).unwrap_err().to_string()
+        };
+        let few = refused(|it| it.max_compute_invocations_per_workgroup = 64);
+        assert!(
+            few.contains("workgroup-tiles32") && few.contains("128 invocations") && few.contains("allows 64"),
+            "{few}"
+        );
+        let narrow = refused(|it| it.max_compute_workgroup_size_x = 100);
+        assert!(narrow.contains("allows 100"), "{narrow}");
+        let small = refused(|it| it.max_compute_workgroup_storage_size = 8192);
+        assert!(small.contains("16384 bytes") && small.contains("has 8192"), "{small}");
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::error::SpecError;
+use crate::gpu::kernel::prefill_shape::{LANES, WORKGROUP_BYTES};
 use crate::gpu::kernel::shape::as_displayed;
 
 /// How chunks of prompts are served; in a file `query-tiles`, `workgroup-tiles64`.
@@ -38,6 +39,25 @@ pub enum ChunkForm {
 }
 
 impl ChunkForm {
+    /// What the kernel for chunks needs of any device and one of these limits lacks.
+    pub(crate) fn lacks(self, limits: &wgpu::Limits) -> Option<String> {
+        if self == Self::QueryTiles {
+            return None;
+        }
+        let invocations = limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
+        if invocations < LANES {
+            return Some(format!("its workgroups have {LANES} invocations, and this device allows {invocations}"));
+        }
+        let bytes = limits.max_compute_workgroup_storage_size;
+        (bytes < WORKGROUP_BYTES)
+            .then(|| format!("its workgroups take {WORKGROUP_BYTES} bytes of memory, and this device has {bytes}"))
+    }
+
+    /// The same form where a device of these limits can run it.
+    pub(crate) fn within(self, limits: &wgpu::Limits) -> Self {
+        if self.lacks(limits).is_some() { Self::QueryTiles } else { self }
+    }
+
     /// Query rows of a workgroup of the kernel for chunks, which is never needed where they are served like all others.
     pub(crate) fn rows(self) -> u32 {
         match self {

@@ -21,7 +21,7 @@ const MAX_OUT_VEC4S: u32 = 4;
 /// Keys that a lane scores at a time where matrix units multiply: the columns of a vec4.
 const MATRIX_LANE_KEYS: u32 = 4;
 /// Workgroup memory of WebGPU's default limits.
-const WORKGROUP_BYTES: u32 = 16_384;
+pub(super) const WORKGROUP_BYTES: u32 = 16_384;
 /// The same where matrix units multiply, whose operands and results both lie there.
 pub(crate) const MATRIX_WORKGROUP_BYTES: u32 = 32_768;
 
