@@ -18,9 +18,10 @@
 //
 // A query row (`r`) is one query head of one query; Q_ROWS of them share every K and V that is loaded. A lane ends up with
 // the scores of one key (common/score_*.wgsl); to add up values, the lanes lie across a row of V. What all lanes need
-// (queries, weights, places) goes round through common/queries_*.wgsl and common/lanes_*.wgsl. The host expands the loops marked `unroll`, because some drivers
-// keep an array in registers only if every index is a constant. Key tiles begin at multiples of KEY_TILE and a masked key
-// changes no bit, so what a query row sums up, and in which order, depends on its own keys alone.
+// (queries, weights, places) goes round through common/queries_*.wgsl and common/lanes_*.wgsl. The host expands the loops
+// marked `unroll`, because some drivers keep an array in registers only if every index is a constant. Key tiles begin at
+// multiples of KEY_TILE and a masked key changes no bit, so what a query row sums up, and in which order, depends on its own
+// keys alone.
 //
 // Read from `main` at the end upwards: attend → serve → locate_keys, score_keys, update_softmax, add_values → write_results.
 
@@ -53,7 +54,7 @@ fn key_group(lane: u32) -> u32 {
 }
 
 // Finds the queries of a tile and the keys of the split that each sees, and loads the query rows.
-fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: Work, lane: u32) {
+fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: Work, member: u32, lane: u32) {
     let tile = work.tile;
     let begin = max(tile.key_begin, work.split * tile.split_tokens);
     // No plan has as many keys; the loop over them must not wrap, whatever the plan says.
@@ -64,7 +65,7 @@ fn load_queries(queries: ptr<function, TileQueries>, header: StepHeader, work: W
         (*queries).seen[t] = visible_keys(position, params.window, begin, end);
     }
     for (var r = 0u; r < Q_ROWS; r++) { // unroll
-        set_query(r, tile_query(header, tile, r / GROUP_TILE), work.first_head + r % GROUP_TILE, lane);
+        set_query(r, tile_query(header, tile, r / GROUP_TILE), work.first_head + r % GROUP_TILE, member, lane);
     }
     queries_ready();
 }
@@ -297,7 +298,7 @@ fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, member: 
 // where V is not finite: if a sum comes out like that, the queries are served again, one by one.
 fn attend(header: StepHeader, work: Work, member: u32, lane: u32) {
     var queries: TileQueries;
-    load_queries(&queries, header, work, lane);
+    load_queries(&queries, header, work, member, lane);
     var served = find_pass(&queries, work.tile.num_members, 0u);
     // A split of which no query sees a key leaves no partial: the merge does not look for it.
     if (served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
@@ -310,6 +311,7 @@ fn attend(header: StepHeader, work: Work, member: u32, lane: u32) {
         }
         continuing {
             pass_idx++;
+            // After the last pass for nothing: where it depended on that, Apple's compiler would take more registers.
             served = find_pass(&queries, work.tile.num_members, pass_idx);
             break if pass_idx >= passes;
         }

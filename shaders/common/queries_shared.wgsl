@@ -3,7 +3,9 @@
 
 var<workgroup> query_rows: array<vec4<f32>, Q_ROWS * QUERY_VEC4S>;
 
-fn set_query(r: u32, query: u32, head: u32, lane: u32) {
+// The members of a team share the rows out.
+fn set_query(r: u32, query: u32, head: u32, member: u32, lane: u32) {
+    if (r % SUBGROUPS != member) { return; }
     for (var i = lane; i < QUERY_VEC4S; i += LANES) {
         query_rows[r * QUERY_VEC4S + i] = query_vec4(query, head, i);
     }

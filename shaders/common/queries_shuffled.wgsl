@@ -4,7 +4,7 @@
 
 var<private> query_rows: array<vec4<f32>, Q_ROWS * QUERY_REGS>;
 
-fn set_query(r: u32, query: u32, head: u32, lane: u32) {
+fn set_query(r: u32, query: u32, head: u32, member: u32, lane: u32) {
     for (var i = 0u; i < QUERY_REGS; i++) { // unroll
         query_rows[r * QUERY_REGS + i] = query_vec4(query, head, i * LANES + lane);
     }
