@@ -175,7 +175,7 @@ fn no_invocation_takes_more_rounds_than_the_host_counts() {
         }
     }
     // Where every token is served again, the count is not far above.
-    assert!(assert_counted(&gpu, &profile(&gpu, 64), &with_nan_at_the_end()) > 0.4);
+    assert!(assert_counted(&gpu, &profile(&gpu, 64), &with_nan_at_the_end()) > 0.2);
 }
 
 #[test]
