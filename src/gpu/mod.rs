@@ -28,9 +28,9 @@ pub use kernel::shape::{LaneComm, Scoring};
 pub use kernel::variant::IoFormat;
 #[cfg(feature = "testkit")]
 pub(crate) use make::check_alive;
+pub use makers::matrix_features;
 #[cfg(feature = "testkit")]
 pub(crate) use makers::{is_software, smallest_subgroup};
-pub use makers::matrix_features;
 pub use ops::append::{AppendIo, AppendSpec, Appender};
 pub use ops::attention::{Attention, AttentionIo};
 pub use ops::rotary::RotarySpec;
