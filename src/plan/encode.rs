@@ -22,9 +22,10 @@ impl StepPlan {
         let updates_base = slots_base + self.num_tokens();
         let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
         let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
-        let merges_base = self.tiles_base() + TILE_WORDS * self.tiling.tiles.iter().map(Vec::len).sum::<usize>() as u32;
-        let members_base = merges_base + MERGE_WORDS * self.tiling.merges.len() as u32;
-        let cu_seqlens_base = members_base + self.tiling.members.len() as u32;
+        let merges_base =
+            self.tiles_base() + TILE_WORDS * self.tiling.laid().tiles.iter().map(Vec::len).sum::<usize>() as u32;
+        let members_base = merges_base + MERGE_WORDS * self.tiling.laid().merges.len() as u32;
+        let cu_seqlens_base = members_base + self.tiling.laid().members.len() as u32;
         StepHeader {
             version: STEP_WORDS_VERSION,
             num_queries: self.num_rows(),
@@ -36,7 +37,7 @@ impl StepPlan {
             cu_seqlens_base,
             last_rows_base: cu_seqlens_base + self.cu_seqlens_q.len() as u32,
             num_updates: self.updates.len() as u32,
-            num_merges: self.tiling.merges.len() as u32,
+            num_merges: self.tiling.laid().merges.len() as u32,
             members_base,
             merges_base,
             updates_base,
@@ -51,10 +52,10 @@ impl StepPlan {
     pub(super) fn classes(&self) -> [TileClass; TILE_CLASSES] {
         let mut tiles_base = self.tiles_base();
         std::array::from_fn(|class| {
-            let num_tiles = self.tiling.tiles[class].len() as u32;
+            let num_tiles = self.tiling.laid().tiles[class].len() as u32;
             let base = tiles_base;
             tiles_base += TILE_WORDS * num_tiles;
-            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.items[class] }
+            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.laid().items[class] }
         })
     }
 
@@ -76,11 +77,11 @@ impl StepPlan {
         out.extend_from_slice(bytemuck::cast_slice(&self.copies));
         out.extend_from_slice(bytemuck::cast_slice(&self.clears));
         out.extend_from_slice(&self.tables);
-        for tiles in &self.tiling.tiles {
+        for tiles in &self.tiling.laid().tiles {
             out.extend_from_slice(bytemuck::cast_slice(tiles));
         }
-        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.merges));
-        out.extend_from_slice(&self.tiling.members);
+        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.laid().merges));
+        out.extend_from_slice(&self.tiling.laid().members);
         out.extend_from_slice(&self.cu_seqlens_q);
         out.extend_from_slice(&self.last_rows);
     }

@@ -203,37 +203,37 @@ impl StepPlan {
 
     /// Work items of a class: the splits of its tiles. A sequence without keys has one as well, which writes its zeros.
     pub(crate) fn num_items(&self, class: usize) -> u32 {
-        self.tiling.items.get(class).copied().unwrap_or(0)
+        self.tiling.laid().items.get(class).copied().unwrap_or(0)
     }
 
     /// What the queries of every tile of a class can see.
     pub(crate) fn reaches(&self, class: usize) -> &[Reach] {
-        self.tiling.reaches.get(class).map_or(&[], Vec::as_slice)
+        self.tiling.laid().reaches.get(class).map_or(&[], Vec::as_slice)
     }
 
     /// What the queries that may be merged can see.
     pub(crate) fn merge_reaches(&self) -> &[Reach] {
-        &self.tiling.merge_reaches
+        &self.tiling.laid().merge_reaches
     }
 
     /// The most keys of a work item of a class.
     pub(crate) fn max_item_keys(&self, class: usize) -> u32 {
-        self.tiling.max_item_keys.get(class).copied().unwrap_or(0)
+        self.tiling.laid().max_item_keys.get(class).copied().unwrap_or(0)
     }
 
     /// Queries whose results may be merged from partials.
     pub(crate) fn num_merges(&self) -> u32 {
-        self.tiling.merges.len() as u32
+        self.tiling.laid().merges.len() as u32
     }
 
     /// Partial results, one per query and split of the query tiles that leave them.
     pub(crate) fn num_partials(&self) -> u32 {
-        self.tiling.num_partials
+        self.tiling.laid().num_partials
     }
 
     /// Splits of the longest row that is merged; 0 if none is.
     pub(crate) fn max_splits_per_row(&self) -> u32 {
-        self.tiling.max_splits
+        self.tiling.laid().max_splits
     }
 
     /// The slot of every token to append, in the order of its K and V rows;
@@ -316,7 +316,15 @@ impl StepPlan {
             self.cu_seqlens_q.push(self.num_rows());
             return Ok(());
         }
-        let span = Span { first_row: self.num_rows(), queries, seq_len, table_base, era, shared: Default::default() };
+        let span = Span {
+            first_row: self.num_rows(),
+            queries,
+            seq_len,
+            table_base,
+            era,
+            splits: 0,
+            shared: Default::default(),
+        };
         self.tiling.push(&self.schedule, span)?;
         // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
         let first = seq_len as i32 - queries as i32;

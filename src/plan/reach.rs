@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Queries of a step that share a run of splits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reach {
     /// Positions of the first query and of the last.
     pub(crate) first: i64,

@@ -21,6 +21,8 @@ pub(super) struct Span {
     pub(super) table_base: u32,
     /// Another one whenever the table changes before the block that a step writes first; 0 where that is not known.
     pub(super) era: u64,
+    /// How many, its own and shared ones; at least one.
+    pub(super) splits: u32,
     /// Its first splits, where another tile serves them.
     pub(super) shared: SharedRun,
 }
@@ -94,16 +96,17 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// Looks for sequences that share at least one whole split.
+    /// Looks for sequences that share at least one whole split. Returns whether the runs are those of the step before.
     pub(super) fn find<'a>(
         &mut self,
         schedule: &Schedule,
         block_size: u32,
         spans: &[Span],
         table: impl Fn(u32, u32) -> &'a [u32],
-    ) {
-        if schedule.tile_tokens == 1 || !schedule.share_prefixes || self.is_as_before(schedule, spans) {
-            return;
+    ) -> bool {
+        let same = self.is_as_before(schedule, spans);
+        if same || schedule.tile_tokens == 1 || !schedule.share_prefixes {
+            return same;
         }
         self.leaders.clear();
         self.followers.clear();
@@ -141,6 +144,7 @@ impl Sharing {
             }
         }
         self.gather(schedule, spans);
+        false
     }
 
     /// Whether the runs are still those of the step before, so that no table is compared. Notes what they are found for.

@@ -1,6 +1,7 @@
 //! Query tiles, splits and shared runs, worked out by hand; and that whatever is drawn, every key of every row is served
 //! once.
 
+mod memory;
 mod sharing;
 mod tiling;
 
@@ -172,6 +173,6 @@ fn a_record_in_the_wrong_place_is_noticed() {
     let seqs = [seq(&[1, 2], 12, 2), seq(&[1, 2], 9, 1)];
     let mut plan = plan(schedule(4), &seqs);
     assert_eq!(work(&plan), expected(&plan, &seqs));
-    plan.tiling.merges[1].own_partial += 1;
+    plan.tiling.laid.merges[1].own_partial += 1;
     assert_ne!(work(&plan), expected(&plan, &seqs));
 }

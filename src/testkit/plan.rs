@@ -5,17 +5,17 @@ use crate::plan::{Merge, QueryTile, StepPlan};
 impl StepPlan {
     /// The query tiles of class `class`, as far as there are any; none beyond [`TILE_CLASSES`](crate::plan::TILE_CLASSES).
     pub fn tiles(&self, class: usize) -> &[QueryTile] {
-        self.tiling.tiles.get(class).map_or(&[], Vec::as_slice)
+        self.tiling.laid().tiles.get(class).map_or(&[], Vec::as_slice)
     }
 
     /// The rows of all query tiles; see [`QueryTile::first_member`].
     pub fn members(&self) -> &[u32] {
-        &self.tiling.members
+        &self.tiling.laid().members
     }
 
     /// The queries whose results may be merged from partials.
     pub fn merges(&self) -> &[Merge] {
-        &self.tiling.merges
+        &self.tiling.laid().merges
     }
 
     /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.

@@ -4,7 +4,6 @@ mod cases;
 mod cases_blocks;
 mod faults;
 mod fuzz_corpus;
-mod plan_memory;
 mod pool_model;
 mod serving_loop;
 mod steady_state;

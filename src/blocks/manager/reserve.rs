@@ -165,11 +165,15 @@ impl CacheManager {
                 // Stays so after a rollback, for the device may have seen the copy's number.
                 seq.uploaded = seq.uploaded.min(written);
             }
-            self.store.allocate(&mut used[extension.old_blocks as usize..]);
-            // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
-            let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
-            let fresh = used[first as usize..].iter().copied();
-            plan.clears.extend(fresh.filter(|&block| self.store.needs_clear(block)));
+            if num_blocks > extension.old_blocks {
+                self.store.allocate(&mut used[extension.old_blocks as usize..]);
+            }
+            if self.store.lists_clears() {
+                // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
+                let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
+                let fresh = used[first as usize..].iter().copied();
+                plan.clears.extend(fresh.filter(|&block| self.store.needs_clear(block)));
+            }
             seq.num_blocks = num_blocks;
             for column in seq.uploaded.max(seq.released)..num_blocks {
                 plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });

@@ -1,10 +1,8 @@
-//! A plan that is filled again and again remembers which sequences share blocks. What it plans is what a new plan would.
+//! A plan that is filled again and again remembers which sequences share blocks, and what it laid out for them. What it plans
+//! is what a new plan would.
 
-use proptest::prelude::*;
-use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
-use wgpu_paged_attention::config::CacheConfig;
-use wgpu_paged_attention::plan::{Schedule, StepPlan};
-use wgpu_paged_attention::testkit::changed;
+use super::*;
+use crate::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -45,7 +43,7 @@ impl Twins {
     fn new(options: &ManagerOptions) -> Self {
         let config = CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(200).with_max_seq_len(60);
         let layout = config.with_max_sequences(12).layout().unwrap();
-        let schedule = changed(&Schedule::default(), |it| (it.split_tokens, it.tile_tokens) = (4, 4));
+        let schedule = Schedule { split_tokens: 4, tile_tokens: 4, ..Schedule::default() };
         let new = || CacheManager::with_options(&layout, options).unwrap();
         Self { managers: [new(), new()], seqs: Default::default(), plan: StepPlan::new(schedule), schedule, shared: 0 }
     }
@@ -59,14 +57,15 @@ impl Twins {
             let manager = &mut self.managers[at];
             let named: Vec<_> = requests.iter().map(|&(seq, tokens)| (self.seqs[at][seq], tokens)).collect();
             results.push(manager.reserve(&named, plan).is_ok());
-            plan.words(if at == 0 { &mut words } else { &mut other });
+            plan.encode(if at == 0 { &mut words } else { &mut other });
         }
         assert_eq!(results[0], results[1]);
         assert_eq!(words, other, "a plan that remembers differs from a new one");
+        assert_eq!(self.plan.tiling.laid(), fresh.tiling.laid());
         if !results[0] {
             return;
         }
-        self.shared += u32::from(fresh.merges().iter().any(|merge| merge.shared_splits > 0));
+        self.shared += u32::from(fresh.tiling.laid().merges.iter().any(|merge| merge.shared_splits > 0));
         for (at, plan) in [(0, &mut self.plan), (1, &mut fresh)] {
             let manager = &mut self.managers[at];
             if commit { manager.commit(plan).unwrap() } else { manager.rollback(plan).unwrap() }
