@@ -171,7 +171,7 @@ fn a_log_sum_exp_that_nobody_asked_for_is_refused_and_so_is_a_missing_one() {
 #[test]
 fn steps_attentions_and_plans_of_a_cache_of_another_shape_are_refused() {
     let other = |engine: &TestEngine| {
-        let config = config().with_num_blocks(9);
+        let config = config().with_num_blocks(7);
         KvCache::new(&engine.gpu.device, &config.layout().unwrap()).unwrap()
     };
     let error = refused(|engine, pass, step, io| other(engine).append(pass, &engine.appender, step, 0, io.append()));
