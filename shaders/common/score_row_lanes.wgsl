@@ -12,7 +12,7 @@ fn k_unit_of(slice: u32, lane: u32) -> u32 {
     return slice * K_LANES_PER_ROW + lane % K_LANES_PER_ROW;
 }
 
-fn set_query(r: u32, query: u32, head: u32, lane: u32) {
+fn set_query(r: u32, query: u32, head: u32, member: u32, lane: u32) {
     for (var s = 0u; s < K_SLICES; s++) { // unroll
         for (var p = 0u; p < PARTS; p++) { // unroll
             // 0 past the row.
