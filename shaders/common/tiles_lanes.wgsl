@@ -16,6 +16,13 @@ fn no_products() -> Products {
     return 0u;
 }
 
+// Queries go in as they are.
+fn measure_queries(work: Work, lane: u32) {}
+
+fn score_scale(r: u32) -> f32 {
+    return 1.0;
+}
+
 // Where key k of a lane stands in its key tile.
 fn lane_key(lane: u32, k: u32) -> u32 {
     return lane % COL_GROUPS + k * COL_GROUPS;
@@ -50,7 +57,7 @@ fn add_product(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
 }
 
 // Adds the products of a slice to the scores of the lane's rows and keys.
-fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
     let row = lane / COL_GROUPS;
     let col = lane % COL_GROUPS;
     for (var d = 0u; d < SLICE_VEC4S; d++) { // unroll
@@ -70,13 +77,13 @@ fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, 
 }
 
 // After the last slice.
-fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
     // Some lanes may still read keys where parts of rows will be.
     if (SLICE_LINES > VALUES_LINE) { workgroupBarrier(); }
 }
 
 // Adds up the weighted values of a slice.
-fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: bool, member: u32, lane: u32) {
+fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, by_lanes: bool, member: u32, lane: u32) {
     let row = lane / COL_GROUPS;
     let col = lane % COL_GROUPS;
     for (var k = 0u; k < V_KEYS; k++) { // unroll

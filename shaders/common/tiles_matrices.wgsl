@@ -5,13 +5,16 @@
 // alias     Left, Right, Sum: matrices of MATRIX rows and columns of f16, f16 and f32, prepended by the host
 //
 // The units take f16 and sum in f32. K and V are f16 as they are stored; an f32 query and a weight are the sum of two halves,
-// each multiplied for itself, and so as exact as 21 bits are. Sums of products go through workgroup memory to the lanes that
+// each multiplied for itself, and so as exact as 21 bits are: of the largest element of a query row, which a power of two brings
+// to where f16 has most of its numbers. Sums of products go through workgroup memory to the lanes that
 // know their rows: subgroups may lay a matrix out as they like. A row of the result depends on its own row alone.
 
 // Queries and keys of a slice; then weights, and a slice of values. Upper halves before the lower ones.
 var<workgroup> operands: array<vec4<f16>, OPERANDS>;
 // Of Q_ROWS rows, a vec4 for each lane of the row, and one more to spread them over the banks.
 var<workgroup> results: array<vec4<f32>, Q_ROWS * RESULT_STRIDE>;
+// Bits of the largest element of each query row.
+var<workgroup> largest: array<atomic<u32>, Q_ROWS>;
 
 // What a subgroup multiplies: MEMBER_ROWS times MEMBER_COLS matrices of the result.
 alias Products = array<Sum, MEMBER_ROWS * MEMBER_COLS>;
@@ -28,17 +31,60 @@ fn lane_key(lane: u32, k: u32) -> u32 {
     return lane % COL_GROUPS * 4u + k;
 }
 
-// What f16 holds of a number, towards 0; its largest number of all that are larger, so that the rest may be one as well. Compilers
-// take a number that was rounded to f16 and back for the number itself: the bits are cut off before.
+// What f16 holds of a number, towards 0. Compilers take a number that was rounded to f16 and back for the number itself: the
+// bits are cut off before.
 fn upper_half(x: vec4<f32>) -> vec4<f32> {
-    let cut = bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) & vec4<u32>(0xffffe000u));
-    return select(cut, sign(x) * 65504.0, abs(x) > vec4<f32>(65535.0));
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) & vec4<u32>(0xffffe000u));
+}
+
+// The rest; of infinity, nothing.
+fn lower_half(x: vec4<f32>, upper: vec4<f32>) -> vec4<f16> {
+    return vec4<f16>(select(x - upper, vec4<f32>(0.0), x == upper));
+}
+
+// Finds the largest element of every query row that goes in as two halves.
+fn measure_queries(work: Work, lane: u32) {
+    if (SPLIT_QUERIES) {
+        if (lane < Q_ROWS) { atomicStore(&largest[lane], 0u); }
+        workgroupBarrier();
+        let r = lane % Q_ROWS;
+        let query = work.query + min(r / GROUP_TILE, work.num_tokens - 1u);
+        var most = vec4<f32>(0.0);
+        for (var i = lane / Q_ROWS; 4u * i < HEAD_DIM; i += LANES / Q_ROWS) {
+            most = max(most, abs(query_values(load_query(query, work.first_head + r % GROUP_TILE, i))));
+        }
+        atomicMax(&largest[r], bitcast<u32>(max(max(most.x, most.y), max(most.z, most.w))));
+        workgroupBarrier();
+    }
+}
+
+// The exponent of a row's largest element, as its bits hold it; of tiny rows one that leaves both factors normal numbers.
+fn row_exponent(r: u32) -> u32 {
+    return clamp(atomicLoad(&largest[r]) >> 23u, 15u, 254u);
+}
+
+// Brings the largest element to between 2^14 and 2^15.
+fn query_scale(r: u32) -> f32 {
+    if (!SPLIT_QUERIES) { return 1.0; }
+    return bitcast<f32>((268u - row_exponent(r)) << 23u);
+}
+
+// And its scores back.
+fn score_scale(r: u32) -> f32 {
+    if (!SPLIT_QUERIES) { return 1.0; }
+    return bitcast<f32>((row_exponent(r) - 14u) << 23u);
 }
 
 fn stage_query(r: u32, d: u32, part: vec4<f32>) {
-    let upper = upper_half(part);
-    operands[r * SLICE_STRIDE + d] = vec4<f16>(upper);
-    if (SPLIT_QUERIES) { operands[LOWER_QUERIES + r * SLICE_STRIDE + d] = vec4<f16>(part - upper); }
+    let at = r * SLICE_STRIDE + d;
+    if (SPLIT_QUERIES) {
+        let scaled = part * query_scale(r);
+        let upper = upper_half(scaled);
+        operands[at] = vec4<f16>(upper);
+        operands[LOWER_QUERIES + at] = lower_half(scaled, upper);
+    } else {
+        operands[at] = vec4<f16>(part);
+    }
 }
 
 fn stage_key(key: u32, d: u32, part: vec4<f32>) {
@@ -56,7 +102,7 @@ fn stage_weights(weights: ptr<function, array<vec4<f32>, PART_LANE_KEYS>>, lane:
         let at = lane_row(lane, i) * WEIGHT_STRIDE + lane % COL_GROUPS;
         let upper = upper_half(of_row);
         operands[at] = vec4<f16>(upper);
-        operands[LOWER_WEIGHTS + at] = vec4<f16>(of_row - upper);
+        operands[LOWER_WEIGHTS + at] = lower_half(of_row, upper);
     }
 }
 
@@ -69,9 +115,9 @@ fn member_col(member: u32) -> u32 {
     return member % (RESULT_COLS / MEMBER_COLS) * MEMBER_COLS * MATRIX;
 }
 
-// Adds the products of a slice, or of a slice of one token by itself.
-fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
-    if (again) {
+// Adds the products of a slice.
+fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
+    if (by_lanes) {
         add_slice_by_lanes(score, lane);
     } else if (member < MEMBERS) {
         multiply_slice(products, member);
@@ -121,10 +167,10 @@ fn write_products(products: ptr<function, Products>, member: u32) {
 }
 
 // After the last slice.
-fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
-    if (!again && member < MEMBERS) { write_products(products, member); }
+fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
+    if (!by_lanes && member < MEMBERS) { write_products(products, member); }
     workgroupBarrier();
-    if (!again) {
+    if (!by_lanes) {
         for (var i = 0u; i < 4u; i++) { // unroll
             let of_row = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
             for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
@@ -135,9 +181,9 @@ fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32
 }
 
 // Adds up the weighted values of a slice, RESULT_COLS matrices of columns at a time.
-fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: bool, member: u32, lane: u32) {
+fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, by_lanes: bool, member: u32, lane: u32) {
     for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
-        if (again) {
+        if (by_lanes) {
             add_values_by_lanes(acc, slice, c, lane);
         } else {
             if (member < MEMBERS) { multiply_values(slice, c, member); }

@@ -312,6 +312,9 @@ impl DeviceProfile {
             subgroups: self.subgroups,
             ..
         } = WITHOUT_SUBGROUPS;
+        if let ChunkForm::MatrixTiles { rows, .. } = self.chunk_form {
+            self.chunk_form = ChunkForm::WorkgroupTiles { rows };
+        }
         if self.software {
             self.unrolled = false;
             (self.tile_tokens, self.chunk_queries) = (1, u32::MAX);

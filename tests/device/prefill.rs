@@ -1,7 +1,7 @@
 //! Chunks of prompts by the kernel of their own, whichever form a device would choose: every storage format, head and option,
 //! ragged chunks behind ragged prefixes, and errors that must be noticed.
 
-use crate::common::batches::{Batches, Part, scenario};
+use crate::common::batches::{Batches, Part, scenario, v_index};
 use crate::common::{check, check_faults, gpu, matrix_form, run};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, IoFormat};
@@ -140,6 +140,66 @@ fn infinite_values_stay_infinite_where_matrix_units_multiply() {
         assert!(!outcome.out.iter().any(|x| x.is_nan()), "{form}: infinity became NaN");
         if let Err(verdict) = scenario.judge(&outcome) {
             panic!("{form}: {verdict}");
+        }
+    }
+}
+
+/// 20 queries of two heads behind 20 tokens.
+fn lone_chunk(io_format: IoFormat) -> ScenarioSpec {
+    let variant = ScenarioVariant { io_format, ..ScenarioVariant::PLAIN };
+    let spec = ScenarioSpec { kv_dtype: KvDtype::F16, variant, lse: true, ..ScenarioSpec::decode(2, 1, 64, &[40]) };
+    ScenarioSpec { query_lens: Some(vec![20]), ..spec }
+}
+
+#[test]
+fn what_is_not_finite_in_one_row_changes_no_bit_of_another() {
+    let Some(gpu) = gpu() else { return };
+    for (form, _) in all_forms(&gpu, [KvDtype::F16; 3]) {
+        let profile = profile(&gpu, form, 16_384);
+        let clean = Scenario::random(&lone_chunk(IoFormat::F32), 5).unwrap();
+        let bits = |scenario: &Scenario, rows: usize| -> Vec<u32> {
+            run(&gpu, &profile, scenario).out[..rows * 64].iter().map(|x| x.to_bits()).collect()
+        };
+        // The last of 20 times 2 rows, and the last value, which only the rows of the last query see.
+        let mut spoilt = clean.clone();
+        *spoilt.q.last_mut().unwrap() = f32::NAN;
+        assert!(bits(&spoilt, 39) == bits(&clean, 39), "{form}: a query");
+        for value in [f32::NAN, f32::INFINITY] {
+            let mut spoilt = clean.clone();
+            spoilt.v[v_index(&clean, 0, 39, 0, 5)] = value;
+            assert!(bits(&spoilt, 38) == bits(&clean, 38), "{form}: {value} in a value");
+        }
+    }
+}
+
+#[test]
+fn queries_of_every_magnitude_are_as_right_as_they_are_where_lanes_multiply() {
+    let Some(gpu) = gpu() else { return };
+    for (form, _) in all_forms(&gpu, [KvDtype::F16; 3]) {
+        let profile = profile(&gpu, form, 16_384);
+        for exponent in [-14, -8, 8, 14] {
+            let mut scenario = Scenario::random(&lone_chunk(IoFormat::F32), 7).unwrap();
+            let factor = 2_f32.powi(exponent);
+            scenario.q.iter_mut().for_each(|q| *q *= factor);
+            scenario.k.iter_mut().for_each(|k| *k /= factor);
+            let judged = scenario.judge(&run(&gpu, &profile, &scenario));
+            assert!(judged.is_ok(), "{form}: queries times 2^{exponent}: {judged:?}");
+        }
+        // Larger than f16 holds, in one half or in two.
+        for large in [2e5, 1e30] {
+            let mut scenario = Scenario::random(&lone_chunk(IoFormat::F32), 6).unwrap();
+            scenario.q[0] = large;
+            scenario.k.chunks_mut(64).for_each(|k| k[0] = -k[0].abs() - 0.01);
+            let judged = scenario.judge(&run(&gpu, &profile, &scenario));
+            assert!(judged.is_ok(), "{form}: a query with {large}: {judged:?}");
+        }
+        for io_format in [IoFormat::F32, IoFormat::F16] {
+            let mut scenario = Scenario::random(&lone_chunk(io_format), 6).unwrap();
+            scenario.q[0] = f32::INFINITY;
+            scenario.k.chunks_mut(64).for_each(|k| k[0] = k[0].abs() + 0.01);
+            let out = run(&gpu, &profile, &scenario).out;
+            assert!(out[..64].iter().all(|x| x.is_nan()), "{form}: a query with ∞ in {}", io_format.name());
+            assert!(!out[64..].iter().any(|x| x.is_nan()), "{form}: it reaches other rows");
         }
     }
 }

@@ -23,10 +23,11 @@ pub enum ChunkForm {
         rows: u32,
     },
     /// The same, multiplied by the matrix units of subgroups, in f16 with sums in f32: for caches in f16 whose values have up to
-    /// 256 elements. Other caches get [`WorkgroupTiles`](Self::WorkgroupTiles) of as many rows. The device must have
-    /// [`matrix_features`](crate::gpu::matrix_features).
+    /// 256 elements, and wider ones as far as workgroup memory suffices. Other caches get
+    /// [`WorkgroupTiles`](Self::WorkgroupTiles) of as many rows. The device must have
+    /// [`matrix_features`](crate::gpu::matrix_features); that the adapter has matrices of this size cannot be checked.
     ///
-    /// Queries in f32 keep 21 bits or more; beyond ±131,008 they give NaN.
+    /// Queries in f32 are as exact as 21 bits of their head's largest element.
     MatrixTiles {
         /// Query rows of a workgroup: 16, 32 or 64.
         rows: u32,

@@ -122,8 +122,8 @@ impl PrefillShape {
     /// Workgroup memory.
     pub(crate) fn workgroup_bytes(&self) -> u32 {
         let staged = if self.has_matrices() {
-            let results = self.rows * (self.col_groups() + 1);
-            (8 * self.operands()).next_multiple_of(16) + 16 * results
+            let (results, largest) = (self.rows * (self.col_groups() + 1), (4 * self.rows).next_multiple_of(16));
+            (8 * self.operands()).next_multiple_of(16) + 16 * results + largest
         } else {
             16 * self.blocks() * self.block_lines() * (self.width() + 1)
         };
@@ -313,6 +313,8 @@ impl PrefillShape {
         if let Some(matrices) = &self.matrices {
             self.add_matrices_to(matrices, constants);
         }
+        // Where a token is served once more: passes over its keys.
+        constants.set("TOKEN_PASSES", self.token_passes());
         constants.set_flag("SERVES_AGAIN", self.serves_again());
         let fits = |items: u32| items.is_multiple_of(LANES);
         constants.set_flag("Q_ITEMS_FIT", fits(self.rows * self.slice_vec4s));
@@ -326,6 +328,11 @@ impl PrefillShape {
     /// Whether tokens are served again where a sum is not finite.
     fn serves_again(&self) -> bool {
         self.tokens() > 1 || self.has_matrices()
+    }
+
+    /// Passes of such a token: by matrix units, and then by the lanes.
+    fn token_passes(&self) -> u32 {
+        1 + u32::from(self.has_matrices())
     }
 
     fn k_slices(&self) -> u32 {
@@ -350,8 +357,10 @@ impl PrefillShape {
         }
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
         // Tokens whose sums are not finite are served again, one by one.
-        let passes = if self.serves_again() { 1 + wide(self.tokens()) } else { 1 };
-        passes * (tiles * per_tile + 4) + wide(num_tiles.max(1).ilog2()) + wide(MAX_CHUNK_TOKENS) + 4
+        let passes = if self.serves_again() { 1 + wide(self.token_passes() * self.tokens()) } else { 1 };
+        // Queries are measured, an element in four at a time.
+        let measured = if self.has_matrices() { wide(self.head_dim / 4 + 2) } else { 0 };
+        measured + passes * (tiles * per_tile + 4) + wide(num_tiles.max(1).ilog2()) + wide(MAX_CHUNK_TOKENS) + 4
     }
 }
 
