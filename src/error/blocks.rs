@@ -158,8 +158,7 @@ pub enum ManagerError {
     },
     /// The step of the token is further back than the manager remembers.
     #[error(
-        "token {position} of {seq} waits since more than the last {limit} steps that brought tokens without ids; tell ids \
-         sooner, or raise late_steps"
+        "token {position} of {seq} has waited for its id for more than {limit} steps; tell ids sooner, or raise late_steps"
     )]
     LateTokenIds {
         /// The sequence.
