@@ -36,7 +36,7 @@ pub struct CacheStats {
     pub prefix_queries: u64,
     /// Tokens that were found there.
     pub prefix_hits: u64,
-    /// Cached blocks that were reused for something else.
+    /// Cached blocks that were reused for something else, or lost when the pool shrank.
     pub evictions: u64,
     /// Blocks that were copied because their writer shared them.
     pub copies: u64,
