@@ -9,15 +9,15 @@
 @group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
 @group(1) @binding(1) var<storage, read_write> v_pool: array<vec4<u32>>;
 
-// Twin      src/gpu/kernel/params.rs: AppendParams
-struct AppendParams {
-    first_kv_head: u32,
+// Twin      src/gpu/kernel/params.rs: ShardParams
+struct ShardParams {
     num_kv_heads: u32, // in this head shard
-    total_kv_heads: u32,
-    padding: u32,
+    padding_0: u32,
+    padding_1: u32,
+    padding_2: u32,
 }
 
-@group(2) @binding(0) var<uniform> shard: AppendParams;
+@group(2) @binding(0) var<uniform> shard: ShardParams;
 
 struct BlockUnit {
     entry: u32,   // in the list

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::error::DeviceError;
 use super::make::{BindingKind, Maker};
 use super::profile::DeviceProfile;
+use super::work::StepWork;
 
 /// Layouts of bind groups 0 (the step) and 1 (a head shard's pools), shared by all kernels and layers.
 #[derive(Clone, Debug)]
@@ -43,9 +44,10 @@ impl SharedLayouts {
     }
 }
 
-/// One step's buffer, and the bind groups that read it.
+/// One step's buffer, the bind groups that read it, and what the step asks of the kernels.
 #[derive(Debug)]
 pub(super) struct Arena {
+    pub(super) work: StepWork,
     pub(super) words: wgpu::Buffer,
     /// With the resident tables, read.
     pub(super) resident: wgpu::BindGroup,
@@ -60,7 +62,7 @@ pub(super) struct Arena {
 pub(super) struct ArenaPool(Mutex<Vec<Arc<Arena>>>);
 
 impl ArenaPool {
-    /// An arena of at least `bytes`, idle again once it is dropped.
+    /// An arena of at least `bytes` for a step whose work is filled in, idle again once it is dropped.
     pub(super) fn lease(
         &self,
         maker: &Maker,
@@ -68,23 +70,27 @@ impl ArenaPool {
         tables: &wgpu::Buffer,
         profile: &DeviceProfile,
         bytes: u64,
+        fill: impl FnOnce(&mut StepWork),
     ) -> Result<Arc<Arena>, DeviceError> {
         // The vector is whole whenever the lock is free, whatever panicked elsewhere.
         let mut arenas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_idle = |arena: &mut Arc<Arena>| Arc::get_mut(arena).is_some();
-        if let Some(arena) = arenas.iter_mut().find_map(|arena| {
-            let fits = arena.words.size() >= bytes && is_idle(arena);
-            fits.then(|| Arc::clone(arena))
-        }) {
-            return Ok(arena);
+        let fits = |arena: &mut Arc<Arena>| Arc::get_mut(arena).is_some_and(|arena| arena.words.size() >= bytes);
+        let at = match arenas.iter_mut().position(fits) {
+            Some(at) => at,
+            None => {
+                let arena = Arc::new(Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?);
+                // An idle one that is too small gives way to the larger one.
+                if let Some(small) = arenas.iter_mut().position(|arena| Arc::get_mut(arena).is_some()) {
+                    arenas.swap_remove(small);
+                }
+                arenas.push(arena);
+                arenas.len() - 1
+            }
+        };
+        if let Some(idle) = Arc::get_mut(&mut arenas[at]) {
+            fill(&mut idle.work);
         }
-        let arena = Arc::new(Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?);
-        // An idle one that is too small gives way to the larger one.
-        if let Some(small) = arenas.iter_mut().position(is_idle) {
-            arenas.swap_remove(small);
-        }
-        arenas.push(Arc::clone(&arena));
-        Ok(arena)
+        Ok(Arc::clone(&arenas[at]))
     }
 }
 
@@ -96,6 +102,7 @@ impl Arena {
             maker.bind_group(label, layout, &[words.as_entire_buffer_binding(), tables.as_entire_buffer_binding()])
         };
         Ok(Self {
+            work: StepWork::default(),
             resident: group("paged.step", &layouts.step, tables)?,
             inline: group("paged.step_inline", &layouts.step, &words)?,
             update: group("paged.step_update", &layouts.step_update, tables)?,

@@ -6,7 +6,8 @@ use super::profile::DeviceProfile;
 use crate::error::PlanError;
 use crate::plan::workgroups;
 
-/// A caller's slice, checked, as a binding of exactly the bytes that are needed.
+/// A caller's slice, checked, as a binding of all its bytes, or as many as may be bound: the same slice is the same binding
+/// in every step, whatever a step needs of it.
 pub(super) fn storage_binding<'a>(
     argument: &'static str,
     slice: wgpu::BufferSlice<'a>,
@@ -27,13 +28,14 @@ pub(super) fn storage_binding<'a>(
     if given < needed {
         return refuse(format!("has {given} bytes, but {needed} are needed"));
     }
-    Ok(wgpu::BufferBinding { buffer: slice.buffer(), offset: slice.offset(), size: wgpu::BufferSize::new(needed) })
+    // Whole words; what is needed is.
+    let size = wgpu::BufferSize::new(given.min(binding_limit(profile)) / 4 * 4);
+    Ok(wgpu::BufferBinding { buffer: slice.buffer(), offset: slice.offset(), size })
 }
 
 /// Bytes of `elements` 4-byte elements, if one binding may hold them and 32 bits number them.
 pub(super) fn element_bytes(what: &'static str, elements: u64, profile: &DeviceProfile) -> Result<u64, DeviceError> {
-    // Byte offsets wrap at 2^32 on some devices, whatever they offer.
-    let limit = profile.max_binding_bytes.min(u32::MAX.into());
+    let limit = binding_limit(profile);
     let needed = elements.saturating_mul(4);
     if needed > limit {
         return Err(DeviceError::Limit { what, needed, limit });
@@ -41,13 +43,18 @@ pub(super) fn element_bytes(what: &'static str, elements: u64, profile: &DeviceP
     Ok(needed)
 }
 
+/// Bytes of one binding. Byte offsets wrap at 2^32 on some devices, whatever they offer.
+fn binding_limit(profile: &DeviceProfile) -> u64 {
+    profile.max_binding_bytes.min(u32::MAX.into())
+}
+
 /// Refuses a buffer that a dispatch would both read and write.
-pub(super) fn check_disjoint(
-    read: &[(&'static str, &wgpu::Buffer)],
-    written: &[(&'static str, &wgpu::Buffer)],
+pub(super) fn check_disjoint<'a>(
+    read: impl IntoIterator<Item = (&'static str, &'a wgpu::Buffer)>,
+    written: impl IntoIterator<Item = (&'static str, &'a wgpu::Buffer)> + Clone,
 ) -> Result<(), ArgumentError> {
     for (read, read_buffer) in read {
-        for (written, written_buffer) in written {
+        for (written, written_buffer) in written.clone() {
             if read_buffer == written_buffer {
                 let problem = format!(
                     "and {written} share a buffer; a dispatch cannot read and write the same buffer, so use two"

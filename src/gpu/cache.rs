@@ -1,18 +1,24 @@
 //! The cache on a device: pools of all layers and resident block tables.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arena::{Arena, ArenaPool, SharedLayouts};
 use super::binding::element_bytes;
 use super::error::{ArgumentError, DeviceError, GpuError};
+use super::kept::{GroupParts, KeptGroups};
 use super::kernel::Kernel;
-use super::kernel::params::AppendParams;
+use super::kernel::params::ShardParams;
 use super::kernel::shape::KvShape;
 use super::make::{LazyPipeline, Maker};
 use super::profile::DeviceProfile;
 use super::value::{ClearValue, Identity};
+use super::work::StepWork;
 use crate::layout::{HeadShards, KvLayout};
 use crate::plan::{Schedule, StepPlan};
+
+/// Steps after which a bind group over buffers that no call named is let go, or twice as many.
+const KEPT_STEPS: u64 = 16;
 
 /// K and V of all layers on a device, with the block tables of all sequences.
 ///
@@ -65,6 +71,9 @@ pub struct KvCache {
     arenas: ArenaPool,
     /// A step's words on the host, kept for its capacity.
     words: Mutex<Vec<u32>>,
+    /// Steps that were begun.
+    steps: AtomicU64,
+    kept: KeptGroups,
 }
 
 /// The KV heads of one layer that share a pair of bindings.
@@ -80,8 +89,7 @@ pub struct HeadShard {
     pub v: wgpu::Buffer,
     pub(super) read: wgpu::BindGroup,
     pub(super) write: wgpu::BindGroup,
-    pub(super) append_params: wgpu::Buffer,
-    /// These alone.
+    /// How many heads there are, for kernels that see blocks as a whole.
     pub(super) params: wgpu::BindGroup,
 }
 
@@ -95,8 +103,8 @@ impl HeadShard {
         layer: u32,
     ) -> Result<Self, DeviceError> {
         let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, self.num_heads)?;
-        let (append_params, params) = (self.append_params.clone(), self.params.clone());
-        Ok(Self { first_head: self.first_head, num_heads: self.num_heads, k, v, read, write, append_params, params })
+        let params = self.params.clone();
+        Ok(Self { first_head: self.first_head, num_heads: self.num_heads, k, v, read, write, params })
     }
 }
 
@@ -163,6 +171,8 @@ impl KvCache {
             clear_value: ClearValue::default(),
             arenas: ArenaPool::default(),
             words: Mutex::default(),
+            steps: AtomicU64::new(0),
+            kept: KeptGroups::new(KEPT_STEPS),
             layouts,
             maker,
         };
@@ -303,14 +313,37 @@ impl KvCache {
         StepPlan::new(self.schedule())
     }
 
+    /// The number of a step that is begun.
+    pub(super) fn next_step(&self) -> u64 {
+        let number = self.steps.fetch_add(1, Ordering::Relaxed);
+        self.kept.sweep(number);
+        number
+    }
+
+    /// A bind group for a call of a step: one that was kept, or a new one.
+    pub(super) fn io_group(&self, step: u64, parts: &GroupParts<'_>) -> Result<wgpu::BindGroup, DeviceError> {
+        self.kept.get(&self.maker, step, parts)
+    }
+
+    /// Drops the bind groups that are kept for steps to come, and with them what holds the caller's buffers.
+    ///
+    /// [`append`](Self::append) and [`attend`](Self::attend) keep the bind groups over buffers that come in more than one
+    /// step, so that recording a step makes none. Buffers that are not used any more are let go by themselves after 16 to
+    /// 32 further steps; an engine that drops its buffers and begins no step calls this to have their memory back.
+    /// Steps that are recorded already keep what they need.
+    pub fn forget_buffers(&self) {
+        self.kept.clear();
+    }
+
     /// Records the upload of a step's words to an arena, which is kept until what `encoder` holds has run, or was dropped.
     pub(super) fn send(
         &self,
         encoder: &mut wgpu::CommandEncoder,
         bytes: u64,
+        fill: impl FnOnce(&mut StepWork),
         encode: impl FnOnce(&mut Vec<u32>),
     ) -> Result<Arc<Arena>, DeviceError> {
-        let arena = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes)?;
+        let arena = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes, fill)?;
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         encode(&mut words);
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
@@ -331,23 +364,15 @@ fn new_layer(
 ) -> Result<Vec<HeadShard>, DeviceError> {
     let new_shard = |(first_head, num_heads)| {
         let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, num_heads)?;
-        let params = AppendParams {
-            first_kv_head: first_head,
-            num_kv_heads: num_heads,
-            total_kv_heads: layout.num_kv_heads(),
-            padding: 0,
-        };
-        let append_params = maker.uniform("paged.append_params", &params)?;
-        let params = maker.bind_group("paged.shard", &layouts.shard, &[append_params.as_entire_buffer_binding()])?;
-        Ok(HeadShard { first_head, num_heads, k, v, read, write, append_params, params })
+        let params =
+            maker.uniform("paged.shard_params", &ShardParams { num_kv_heads: num_heads, ..Default::default() })?;
+        let params = maker.bind_group("paged.shard", &layouts.shard, &[params.as_entire_buffer_binding()])?;
+        Ok(HeadShard { first_head, num_heads, k, v, read, write, params })
     };
     head_shards.iter().map(new_shard).collect()
 }
 
 /// The pools of some head shards, as arguments that are written.
-pub(super) fn pool_buffers(head_shards: &[HeadShard]) -> Vec<(&'static str, &wgpu::Buffer)> {
-    head_shards
-        .iter()
-        .flat_map(|head_shard| [("the pool of K", &head_shard.k), ("the pool of V", &head_shard.v)])
-        .collect()
+pub(super) fn pool_buffers(head_shards: &[HeadShard]) -> impl Iterator<Item = (&'static str, &wgpu::Buffer)> + Clone {
+    head_shards.iter().flat_map(|head_shard| [("the pool of K", &head_shard.k), ("the pool of V", &head_shard.v)])
 }

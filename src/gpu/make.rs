@@ -23,14 +23,22 @@ pub(super) enum BindingKind {
 pub(super) struct Maker {
     device: wgpu::Device,
     /// One request at a time: a second one would fail because of the first.
-    probe: Mutex<wgpu::Buffer>,
+    probe: Mutex<Probe>,
     pipeline_cache: Option<wgpu::PipelineCache>,
+}
+
+/// A buffer that is never mapped for long, and whether the last request was refused.
+#[derive(Debug)]
+struct Probe {
+    buffer: wgpu::Buffer,
+    refused: Arc<AtomicBool>,
 }
 
 impl Maker {
     pub(super) fn new(device: &wgpu::Device) -> Result<Self, DeviceError> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let probe = scoped(device, "paged.probe", 4, || buffer(device, "paged.probe", usage, 4, false))?;
+        let buffer = scoped(device, "paged.probe", 4, || buffer(device, "paged.probe", usage, 4, false))?;
+        let probe = Probe { buffer, refused: Arc::default() };
         let maker = Self { device: device.clone(), probe: Mutex::new(probe), pipeline_cache: None };
         // No other thread can be in the way of a new buffer: one that cannot be mapped was never made.
         if maker.probe_refused().0 { Err(DeviceError::Lost) } else { Ok(maker) }
@@ -40,7 +48,8 @@ impl Maker {
         &self.device
     }
 
-    /// Every public call that reaches the device begins with this, so that each says [`DeviceError::Lost`] once it is.
+    /// Every public call that reaches the device begins with this, so that each says [`DeviceError::Lost`] once it is. Those
+    /// that only record into a pass ask once in each: see [`Step::enter`](super::step::Step::enter).
     pub(super) fn check(&self) -> Result<(), DeviceError> {
         // A lost device refuses without a word; whatever else is wrong with the request is a validation error.
         if self.probe_refused() == (true, false) { Err(DeviceError::Lost) } else { Ok(()) }
@@ -49,16 +58,17 @@ impl Maker {
     /// Whether a request to map was refused, and whether wgpu complained of it.
     fn probe_refused(&self) -> (bool, bool) {
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&refused);
+        probe.refused.store(false, Ordering::Relaxed);
+        let refused = Arc::clone(&probe.refused);
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        probe.map_async(wgpu::MapMode::Read, .., move |result| seen.store(result.is_err(), Ordering::Relaxed));
+        let seen = move |result: Result<(), _>| refused.store(result.is_err(), Ordering::Relaxed);
+        probe.buffer.map_async(wgpu::MapMode::Read, .., seen);
         // Before the request is taken back, which is a refusal too.
-        let refused = refused.load(Ordering::Relaxed);
+        let refused = probe.refused.load(Ordering::Relaxed);
         let complained = pollster::block_on(scope.pop()).is_some();
         // Another thread that polls the device may be half-way through mapping; then there is nothing to take back.
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        probe.unmap();
+        probe.buffer.unmap();
         drop(pollster::block_on(scope.pop()));
         (refused, complained)
     }
@@ -276,19 +286,54 @@ impl LazyPipeline {
 /// One dispatch, checked and ready to be recorded.
 #[derive(Debug)]
 pub(super) struct Dispatch {
-    pub(super) pipeline: wgpu::ComputePipeline,
+    pipeline: wgpu::ComputePipeline,
     /// Bind groups 0, 1, ….
-    pub(super) groups: Vec<wgpu::BindGroup>,
-    pub(super) grid: [u32; 3],
+    groups: [Option<wgpu::BindGroup>; 3],
+    grid: [u32; 3],
 }
 
 impl Dispatch {
-    pub(super) fn record(&self, pass: &mut wgpu::ComputePass<'_>) {
-        pass.set_pipeline(&self.pipeline);
-        for (index, group) in (0..).zip(&self.groups) {
-            pass.set_bind_group(index, group, &[]);
+    pub(super) fn new<const GROUPS: usize>(
+        pipeline: &wgpu::ComputePipeline,
+        groups: [&wgpu::BindGroup; GROUPS],
+        grid: [u32; 3],
+    ) -> Self {
+        let groups = std::array::from_fn(|index| groups.get(index).map(|&group| group.clone()));
+        Self { pipeline: pipeline.clone(), groups, grid }
+    }
+}
+
+/// Records dispatches one after the other. What two neighbours have in common is set once.
+pub(super) fn record(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch]) {
+    let mut before: Option<&Dispatch> = None;
+    for dispatch in dispatches {
+        if before.is_none_or(|before| before.pipeline != dispatch.pipeline) {
+            pass.set_pipeline(&dispatch.pipeline);
         }
-        let [x, y, z] = self.grid;
+        for (index, group) in dispatch.groups.iter().enumerate() {
+            if before.is_none_or(|before| before.groups[index] != *group) {
+                pass.set_bind_group(index as u32, group, &[]);
+            }
+        }
+        let [x, y, z] = dispatch.grid;
         pass.dispatch_workgroups(x, y, z);
+        before = Some(dispatch);
+    }
+}
+
+/// A list of dispatches that is empty between two calls and keeps its capacity. Calls at the same time take one each.
+#[derive(Debug, Default)]
+pub(super) struct DispatchList(Mutex<Vec<Dispatch>>);
+
+impl DispatchList {
+    pub(super) fn take(&self) -> Vec<Dispatch> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Records the dispatches of a list that was taken, and gives it back.
+    pub(super) fn record(&self, pass: &mut wgpu::ComputePass<'_>, mut dispatches: Vec<Dispatch>) {
+        record(pass, &dispatches);
+        dispatches.clear();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = dispatches;
     }
 }

@@ -9,9 +9,11 @@ mod binding;
 mod cache;
 mod compat;
 mod error;
+mod kept;
 mod kernel;
 mod make;
 mod makers;
+mod mix;
 mod ops;
 pub(crate) mod parallel;
 mod pipeline_cache;
@@ -20,6 +22,7 @@ mod step;
 #[cfg(feature = "testkit")]
 pub(crate) mod texts;
 mod value;
+mod work;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};

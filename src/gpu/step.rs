@@ -1,13 +1,16 @@
 //! A step on the device: its words, and what they ask of the kernels.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::arena::Arena;
-use super::error::ArgumentError;
+use super::error::{ArgumentError, GpuError};
+use super::make::Maker;
+use super::mix::Mix;
 use super::value::Identity;
-use crate::plan::reach::Reach;
-use crate::plan::{StepPlan, TILE_CLASSES, TableSource};
-use crate::setters::options;
+use super::work::StepWork;
+use crate::plan::TableSource;
 
 /// A step whose words are on their way to the device; serves all layers of the cache that began it.
 ///
@@ -16,65 +19,30 @@ use crate::setters::options;
 pub struct Step {
     arena: Arc<Arena>,
     cache: Identity,
-    source: TableSource,
-    bytes: u64,
-    pub(super) num_rows: u32,
-    pub(super) num_tokens: u32,
-    pub(super) classes: [ClassWork; TILE_CLASSES],
-    pub(super) num_merges: u32,
-    merge_reaches: Vec<Reach>,
-    pub(super) num_partials: u32,
-    pub(super) max_splits_per_row: u32,
-}
-
-/// What a step asks of the kernel for one class of query tiles.
-#[derive(Clone, Debug)]
-pub(super) struct ClassWork {
-    pub(super) num_items: u32,
-    pub(super) max_item_keys: u32,
-    /// Of every tile.
-    pub(super) reaches: Vec<Reach>,
-}
-
-impl ClassWork {
-    pub(super) fn num_tiles(&self) -> u32 {
-        self.reaches.len() as u32
-    }
-
-    /// The splits of the tile that sees most of them, and the keys of the one that sees most of those. A tile that sees
-    /// none has one split all the same, which writes zeros.
-    pub(super) fn seen(&self, causal: bool, window: u32) -> (u32, u32) {
-        let most = |of: &dyn Fn(&Reach) -> u32| self.reaches.iter().map(of).max().unwrap_or(0);
-        let splits = most(&|reach| reach.splits(causal, Some(window)));
-        let keys = most(&|reach| reach.seen(causal, Some(window)).len() as u32);
-        (splits.max(1), keys.max(1))
-    }
+    /// Counts the steps of the cache.
+    pub(super) number: u64,
+    /// The pass that was entered last, by its hash.
+    entered: AtomicU64,
 }
 
 impl Step {
-    pub(super) fn new(plan: &StepPlan, arena: Arc<Arena>, cache: Identity) -> Self {
-        Self {
-            arena,
-            cache,
-            source: plan.table_source(),
-            bytes: plan.upload_bytes(),
-            num_rows: plan.num_rows(),
-            num_tokens: plan.num_tokens(),
-            classes: std::array::from_fn(|class| ClassWork {
-                num_items: plan.num_items(class),
-                max_item_keys: plan.max_item_keys(class),
-                reaches: plan.reaches(class).to_vec(),
-            }),
-            num_merges: plan.num_merges(),
-            merge_reaches: plan.merge_reaches().to_vec(),
-            num_partials: plan.num_partials(),
-            max_splits_per_row: plan.max_splits_per_row(),
-        }
+    pub(super) fn new(arena: Arc<Arena>, cache: Identity, number: u64) -> Self {
+        Self { arena, cache, number, entered: AtomicU64::new(0) }
     }
 
-    /// Whether a query sees more than one split: then there are partials to merge.
-    pub(super) fn has_merges(&self, causal: bool, window: Option<u32>) -> bool {
-        self.merge_reaches.iter().any(|reach| !reach.is_one_split(causal, window))
+    /// What it asks of the kernels.
+    pub(super) fn work(&self) -> &StepWork {
+        &self.arena.work
+    }
+
+    /// Query tokens: rows of the output.
+    pub fn num_rows(&self) -> u32 {
+        self.work().num_rows
+    }
+
+    /// Tokens to append: rows of K and V.
+    pub fn num_tokens(&self) -> u32 {
+        self.work().num_tokens
     }
 
     /// The step's words on the device, which the engine's own kernels may read: `array<u32>`, a storage buffer that is bound
@@ -106,7 +74,7 @@ impl Step {
     /// recorded into have run; [`keep`](Self::keep) it for a pass that reads the words and into which nothing else of the step
     /// is recorded.
     pub fn words(&self) -> wgpu::BufferBinding<'_> {
-        wgpu::BufferBinding { buffer: &self.arena.words, offset: 0, size: wgpu::BufferSize::new(self.bytes) }
+        wgpu::BufferBinding { buffer: &self.arena.words, offset: 0, size: wgpu::BufferSize::new(self.work().bytes) }
     }
 
     /// Keeps the step's words until what `pass` recorded has run, or was dropped.
@@ -115,19 +83,27 @@ impl Step {
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
-    options! {
-        /// Query tokens: rows of the output.
-        num_rows: u32;
-        /// Tokens to append: rows of K and V.
-        num_tokens: u32;
-    }
-
-    /// Bind group 0, for the cache that began the step.
-    pub(super) fn bind_group(&self, cache: &Identity) -> Result<&wgpu::BindGroup, ArgumentError> {
-        if self.cache != *cache {
-            return Err(ArgumentError::other_cache("step"));
+    /// Bind group 0, for a call of the cache that began the step. The first call in a pass asks whether the device is lost,
+    /// and keeps the step's words until what the pass recorded has run, or was dropped.
+    pub(super) fn enter(
+        &self,
+        maker: &Maker,
+        cache: &Identity,
+        pass: &wgpu::ComputePass<'_>,
+    ) -> Result<&wgpu::BindGroup, GpuError> {
+        // A pass has a number of its own, which only a hasher gets to see.
+        let mut hasher = Mix::default();
+        pass.hash(&mut hasher);
+        let pass_hash = hasher.finish();
+        if self.entered.load(Ordering::Relaxed) != pass_hash {
+            maker.check()?;
+            self.keep(pass);
+            self.entered.store(pass_hash, Ordering::Relaxed);
         }
-        Ok(match self.source {
+        if self.cache != *cache {
+            return Err(ArgumentError::other_cache("step").into());
+        }
+        Ok(match self.work().source {
             TableSource::Resident => &self.arena.resident,
             TableSource::Inline => &self.arena.inline,
         })

@@ -16,16 +16,25 @@ impl Gpu {
     /// # Panics
     /// If wgpu gives no such device.
     pub fn recorder(directory: &Path, subgroups: bool) -> Self {
+        let features = if subgroups { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
+        let recorder = Self::open_noop(features, wgpu::Trace::Directory(directory.to_owned()));
+        // wgpu calls it a CPU, whose kernels would be others.
+        Self { info: wgpu::AdapterInfo { device_type: wgpu::DeviceType::Other, ..recorder.info }, ..recorder }
+    }
+
+    /// A device of which every machine has one, and which computes nothing: for what the host does.
+    ///
+    /// # Panics
+    /// If wgpu gives no such device.
+    pub fn noop() -> Self {
+        Self::open_noop(wgpu::Features::empty(), wgpu::Trace::Off)
+    }
+
+    fn open_noop(required_features: wgpu::Features, trace: wgpu::Trace) -> Self {
         let adapters = pollster::block_on(instance(wgpu::Backends::NOOP).enumerate_adapters(wgpu::Backends::NOOP));
         let adapter = adapters.first().expect("a backend that is asked for by name is there");
-        let (device, queue) = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
-            required_features: if subgroups { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() },
-            trace: wgpu::Trace::Directory(directory.to_owned()),
-            ..Default::default()
-        }))
-        .expect("it has every feature");
-        // wgpu calls it a CPU, whose kernels would be others.
-        let info = wgpu::AdapterInfo { device_type: wgpu::DeviceType::Other, ..adapter.get_info() };
-        Self { info, device, queue }
+        let descriptor = wgpu::DeviceDescriptor { required_features, trace, ..Default::default() };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).expect("it has every feature");
+        Self { info: adapter.get_info(), device, queue }
     }
 }

@@ -19,6 +19,7 @@ mod forms;
 mod golden;
 mod grid;
 mod growth;
+mod kept_io;
 mod kernels;
 mod loops;
 mod merge_states;

@@ -1,10 +1,13 @@
 //! Tests of everything that runs on the host alone.
 
+mod allocations;
 mod cases;
 mod cases_blocks;
 mod faults;
 mod fuzz_corpus;
+mod kept_buffers;
 mod pool_model;
+mod recording;
 mod serving_loop;
 mod steady_state;
 

@@ -1,53 +1,9 @@
 //! A decode step in the middle of a conversation costs neither heap memory nor an upload that grows with the context.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use crate::allocations::calls_during;
 use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
-
-thread_local! {
-    /// Calls to the allocator from this thread; the test harness has threads of its own.
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-fn count() {
-    // The counter is gone while its thread ends, and nobody asks for it then.
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the promises of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the promises of `GlobalAlloc::realloc`.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: the caller keeps the promises of `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn calls_during(work: impl FnOnce()) -> u64 {
-    let before = CALLS.get();
-    work();
-    CALLS.get() - before
-}
 
 /// `num_seqs` sequences of `context` tokens, and the request for one more token each.
 fn decoding(num_seqs: u32, context: u32) -> (CacheManager, Vec<(SeqId, u32)>) {
@@ -65,11 +21,6 @@ fn decoding(num_seqs: u32, context: u32) -> (CacheManager, Vec<(SeqId, u32)>) {
         cache.commit(&mut plan).unwrap();
     }
     (cache, batch)
-}
-
-#[test]
-fn a_counted_allocation_is_noticed() {
-    assert_eq!(calls_during(|| drop(Box::new(1_u32))), 2);
 }
 
 #[test]

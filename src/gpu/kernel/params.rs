@@ -2,7 +2,21 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// `AppendParams` of `shaders/kv_append.wgsl` and `shaders/common/whole_blocks.wgsl`.
+/// `ShardParams` of `shaders/common/whole_blocks.wgsl`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct ShardParams {
+    /// KV heads in the head shard.
+    pub(crate) num_kv_heads: u32,
+    /// Unused.
+    pub(crate) padding_0: u32,
+    /// Unused.
+    pub(crate) padding_1: u32,
+    /// Unused.
+    pub(crate) padding_2: u32,
+}
+
+/// `AppendParams` of `shaders/kv_append.wgsl`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct AppendParams {

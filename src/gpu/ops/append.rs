@@ -3,11 +3,12 @@
 use crate::gpu::binding::{check_disjoint, grid, storage_binding};
 use crate::gpu::cache::{KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, GpuError};
-use crate::gpu::kernel::params::RotateParams;
+use crate::gpu::kept::GroupParts;
+use crate::gpu::kernel::params::{AppendParams, RotateParams};
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
-use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
 use crate::gpu::ops::rotary::RotarySpec;
 use crate::gpu::ops::spec::{AttentionSpec, check_query_heads};
 use crate::gpu::step::Step;
@@ -56,6 +57,7 @@ pub struct Appender {
     /// `[max_seq_len, dims / 2]` cosines and sines.
     rotations: Option<wgpu::Buffer>,
     queries: Option<QueryKernel>,
+    dispatches: DispatchList,
 }
 
 /// Rotates queries.
@@ -64,7 +66,6 @@ struct QueryKernel {
     num_q_heads: u32,
     pipeline: wgpu::ComputePipeline,
     io: wgpu::BindGroupLayout,
-    params: wgpu::Buffer,
 }
 
 /// The buffers of one layer's append.
@@ -121,6 +122,7 @@ impl KvCache {
             append_io,
             rotations: rotations.transpose()?,
             queries: self.query_kernel(&spec)?,
+            dispatches: DispatchList::default(),
         })
     }
 
@@ -131,13 +133,13 @@ impl KvCache {
         let (head_dim, io_format) = (self.layout().head_dim(), spec.io_format);
         let kernel = Kernel::RotateQueries { head_dim, io_format, rotary: rotary.shape() };
         let pipeline = self.maker.pipeline(&kernel, &[&self.layouts.step, &io])?;
-        let params = RotateParams { num_q_heads, ..Default::default() };
-        Ok(Some(QueryKernel { num_q_heads, pipeline, io, params: self.maker.uniform("paged.rotate_params", &params)? }))
+        Ok(Some(QueryKernel { num_q_heads, pipeline, io }))
     }
 
     /// Records the append of a step's K and V to one layer, and the rotation of its queries.
     ///
-    /// The buffers need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. A token whose slot is
+    /// The buffers need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. Slices that stay the same
+    /// from step to step cost least: their bind groups are kept, as [`forget_buffers`](Self::forget_buffers) tells. A token whose slot is
     /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not stored; every query is rotated.
     /// [`formats`](crate::formats) tells, to the bit, what is stored of an element. A token is rotated by its position in
     /// its sequence ([`StepPlan::positions`](crate::plan::StepPlan::positions)), in whichever slot it is stored; one from
@@ -151,51 +153,67 @@ impl KvCache {
         layer: u32,
         io: AppendIo<'_>,
     ) -> Result<(), GpuError> {
-        self.maker.check()?;
+        let step_group = step.enter(&self.maker, self.identity(), pass)?;
         let (layout, profile) = (self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
-        let step_group = step.bind_group(self.identity())?;
         if appender.cache != *self.identity() {
             return Err(ArgumentError::other_cache("appender").into());
         }
         let rotation = appender.rotation(io.queries)?;
-        if step.num_tokens == 0 {
+        let num_tokens = u64::from(step.num_tokens());
+        if num_tokens == 0 {
             return Ok(());
         }
         let per_word = u64::from(appender.io_format.per_word());
-        let words = |heads: u32, dim: u32| u64::from(step.num_tokens) * u64::from(heads) * u64::from(dim) / per_word;
+        let words = |heads: u32, dim: u32| num_tokens * u64::from(heads) * u64::from(dim) / per_word;
         let k = storage_binding("k", io.k, words(layout.num_kv_heads(), layout.head_dim()), profile)?;
         let v = storage_binding("v", io.v, words(layout.num_kv_heads(), layout.v_head_dim()), profile)?;
         let pools = pool_buffers(head_shards);
-        check_disjoint(&[("k", k.buffer), ("v", v.buffer)], &pools)?;
-        let rotations = appender.rotations.as_ref().map(wgpu::Buffer::as_entire_buffer_binding);
-        let mut dispatches = Vec::with_capacity(head_shards.len() + 1);
+        check_disjoint([("k", k.buffer), ("v", v.buffer)], pools.clone())?;
+        // They take the place of a second V where nothing is rotated, and then no kernel binds them.
+        let rotations = appender.rotations.as_ref().map_or(v.clone(), wgpu::Buffer::as_entire_buffer_binding);
+        let ranges = [k, v, rotations.clone()];
+        let num_ranges = if appender.rotations.is_some() { 3 } else { 2 };
+        let mut dispatches = appender.dispatches.take();
         for head_shard in head_shards {
-            let kv_rows = u64::from(step.num_tokens) * u64::from(head_shard.num_heads);
+            let kv_rows = num_tokens * u64::from(head_shard.num_heads);
             let grid = grid(kv_rows * u64::from(KvShape::of(layout).row_lanes()), ITEM_LANES, profile)?;
-            let mut resources = vec![head_shard.append_params.as_entire_buffer_binding(), k.clone(), v.clone()];
-            resources.extend(rotations.clone());
-            let io = self.maker.bind_group("paged.append_io", &appender.append_io, &resources)?;
-            let groups = vec![step_group.clone(), head_shard.write.clone(), io];
-            dispatches.push(Dispatch { pipeline: appender.append.clone(), groups, grid });
+            let params = AppendParams {
+                first_kv_head: head_shard.first_head,
+                num_kv_heads: head_shard.num_heads,
+                total_kv_heads: layout.num_kv_heads(),
+                padding: 0,
+            };
+            let io = self.io_group(
+                step.number,
+                &GroupParts {
+                    label: "paged.append_io",
+                    layout: &appender.append_io,
+                    params: bytemuck::bytes_of(&params),
+                    ranges: &ranges[..num_ranges],
+                },
+            )?;
+            dispatches.push(Dispatch::new(&appender.append, [step_group, &head_shard.write, &io], grid));
         }
-        if let (Some((kernel, q, rotated)), Some(rotations)) = (rotation, rotations) {
+        if let Some((kernel, q, rotated)) = rotation {
             let words = words(kernel.num_q_heads, layout.head_dim());
             let q = storage_binding("q", q, words, profile)?;
             let rotated = storage_binding("rotated", rotated, words, profile)?;
             let written = [("rotated", rotated.buffer)];
-            check_disjoint(&[("q", q.buffer)], &written)?;
-            check_disjoint(&pools, &written)?;
-            let resources = [kernel.params.as_entire_buffer_binding(), q, rotated, rotations];
-            let groups = vec![step_group.clone(), self.maker.bind_group("paged.rotate_io", &kernel.io, &resources)?];
-            dispatches.push(Dispatch {
-                pipeline: kernel.pipeline.clone(),
-                groups,
-                grid: grid(words, ITEM_LANES, profile)?,
-            });
+            check_disjoint([("q", q.buffer)].into_iter().chain(pools), written)?;
+            let params = RotateParams { num_q_heads: kernel.num_q_heads, ..Default::default() };
+            let io = self.io_group(
+                step.number,
+                &GroupParts {
+                    label: "paged.rotate_io",
+                    layout: &kernel.io,
+                    params: bytemuck::bytes_of(&params),
+                    ranges: &[q, rotated, rotations],
+                },
+            )?;
+            dispatches.push(Dispatch::new(&kernel.pipeline, [step_group, &io], grid(words, ITEM_LANES, profile)?));
         }
-        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
-        step.keep(pass);
+        appender.dispatches.record(pass, dispatches);
         Ok(())
     }
 }

@@ -5,15 +5,17 @@ use std::sync::{Mutex, PoisonError};
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::kept::GroupParts;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::{AttentionParams, MergeParams};
 use crate::gpu::kernel::shape::KvShape;
-use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
 use crate::gpu::ops::class_kernel::{ClassKernel, class_kernels};
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::parallel;
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
+use crate::gpu::work::StepWork;
 use crate::plan::TILE_CLASSES;
 
 /// Compiled kernels for an [`AttentionSpec`] over the cache that made it.
@@ -23,16 +25,17 @@ pub struct Attention {
     cache: Identity,
     classes: [ClassKernel; TILE_CLASSES],
     attention_io: wgpu::BindGroupLayout,
-    /// One per head shard, for dispatches that begin with the first work item.
-    attention_params: Vec<(AttentionParams, wgpu::Buffer)>,
+    /// Of every head shard, for dispatches that begin with the first work item.
+    attention_params: Vec<AttentionParams>,
     head_terms: wgpu::Buffer,
     merge: wgpu::ComputePipeline,
     merge_io: wgpu::BindGroupLayout,
-    merge_params: wgpu::Buffer,
+    merge_params: MergeParams,
     /// Stands where the log-sum-exp is not wanted.
     no_lse: wgpu::Buffer,
     /// Partial results of split rows; grows to what the largest step needed.
     scratch: Mutex<wgpu::Buffer>,
+    dispatches: DispatchList,
 }
 
 /// The buffers of one layer's attention.
@@ -75,31 +78,29 @@ impl KvCache {
         let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
         let (query_factor, score_factor) = spec.factors(layout);
         let window = spec.window.unwrap_or(0).min(crate::config::MAX_SEQ_LEN);
-        let new_params = |head_shard: &HeadShard| {
-            let params = AttentionParams {
-                query_factor,
-                score_factor,
-                window,
-                first_kv_head: head_shard.first_head,
-                num_kv_heads: head_shard.num_heads,
-                num_q_heads: spec.num_q_heads,
-                ..Default::default()
-            };
-            Ok((params, maker.uniform("paged.attention_params", &params)?))
+        let new_params = |head_shard: &HeadShard| AttentionParams {
+            query_factor,
+            score_factor,
+            window,
+            first_kv_head: head_shard.first_head,
+            num_kv_heads: head_shard.num_heads,
+            num_q_heads: spec.num_q_heads,
+            ..Default::default()
         };
         let merge_params = MergeParams { num_q_heads: spec.num_q_heads, window, ..Default::default() };
         let (storage, uniform) = (wgpu::BufferUsages::STORAGE, wgpu::BufferUsages::UNIFORM);
         let attention = Attention {
             cache: self.identity().clone(),
             classes,
-            attention_params: self.head_shards(0)?.iter().map(new_params).collect::<Result<_, DeviceError>>()?,
+            attention_params: self.head_shards(0)?.iter().map(new_params).collect(),
             head_terms: maker.filled("paged.head_terms", uniform, bytemuck::cast_slice(&spec.head_terms()))?,
             merge: maker.pipeline(&merge, &[&self.layouts.step, &merge_io])?,
             attention_io,
             merge_io,
-            merge_params: maker.uniform("paged.merge_params", &merge_params)?,
+            merge_params,
             no_lse: maker.buffer("paged.no_lse", storage, 256)?,
             scratch: Mutex::new(maker.buffer("paged.partials", storage, 256)?),
+            dispatches: DispatchList::default(),
             spec,
         };
         attention.warm_up(self, 1)?;
@@ -109,7 +110,8 @@ impl KvCache {
     /// Records the attention of a step's rows over one layer: its query tiles, and the merge of rows that were split.
     ///
     /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before. A kernel that was not
-    /// warmed up is compiled here.
+    /// warmed up is compiled here. Slices that stay the same from step to step cost least: their bind groups are kept, as
+    /// [`forget_buffers`](Self::forget_buffers) tells.
     pub fn attend(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -118,10 +120,9 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        self.maker.check()?;
-        let (maker, profile, layout) = (&self.maker, self.profile(), self.layout());
+        let step_group = step.enter(&self.maker, self.identity(), pass)?;
+        let (profile, layout, work) = (self.profile(), self.layout(), step.work());
         let head_shards = self.head_shards(layer)?;
-        let step_group = step.bind_group(self.identity())?;
         attention.check_cache(self)?;
         match (io.lse.is_some(), attention.spec.lse) {
             (false, true) => return Err(ArgumentError::new("lse", "is missing, but the attention writes it").into()),
@@ -131,12 +132,12 @@ impl KvCache {
             }
             _ => {}
         }
-        if step.num_rows == 0 {
+        if work.num_rows == 0 {
             return Ok(());
         }
-        attention.check_loops(self, step)?;
+        attention.check_loops(self, work)?;
 
-        let heads = u64::from(step.num_rows) * u64::from(attention.spec.num_q_heads);
+        let heads = u64::from(work.num_rows) * u64::from(attention.spec.num_q_heads);
         let words = |dim: u32| heads.saturating_mul(dim.into()) / u64::from(attention.spec.io_format.per_word());
         let q = storage_binding("q", io.q, words(layout.head_dim()), profile)?;
         let out = storage_binding("out", io.out, words(layout.v_head_dim()), profile)?;
@@ -145,44 +146,45 @@ impl KvCache {
             None => attention.no_lse.as_entire_buffer_binding(),
         };
         let written = [("out", out.buffer), ("lse", lse.buffer)];
-        check_disjoint(&[("q", q.buffer)], &written)?;
-        check_disjoint(&[("out", out.buffer)], &[("lse", lse.buffer)])?;
-        check_disjoint(&pool_buffers(head_shards), &written)?;
-        let has_merges = step.has_merges(attention.spec.causal, attention.spec.window);
-        let partials = attention.partials(self, if has_merges { step.num_partials } else { 0 })?;
+        check_disjoint([("q", q.buffer)], written)?;
+        check_disjoint([("out", out.buffer)], [("lse", lse.buffer)])?;
+        check_disjoint(pool_buffers(head_shards), written)?;
+        let has_merges = work.has_merges(attention.spec.causal, attention.spec.window);
+        let partials = attention.partials(self, if has_merges { work.num_partials } else { 0 })?;
         let partials = partials.as_entire_buffer_binding();
         let terms = attention.head_terms.as_entire_buffer_binding();
 
-        let bind_io = |params: &wgpu::Buffer| {
-            let params = params.as_entire_buffer_binding();
-            let resources = [params, q.clone(), out.clone(), lse.clone(), partials.clone(), terms.clone()];
-            maker.bind_group("paged.attention_io", &attention.attention_io, &resources)
-        };
-        let mut dispatches = Vec::new();
-        for (head_shard, (params, buffer)) in head_shards.iter().zip(&attention.attention_params) {
-            let from_first = bind_io(buffer)?;
-            for (class, work) in attention.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0) {
+        let ranges = [q, out.clone(), lse.clone(), partials.clone(), terms.clone()];
+        let mut dispatches = attention.dispatches.take();
+        for (head_shard, params) in head_shards.iter().zip(&attention.attention_params) {
+            for (class, work) in attention.classes.iter().zip(&work.classes).filter(|(_, work)| work.num_items > 0) {
                 let pipeline = class.pipeline(self, &attention.attention_io)?;
-                for (first_item, grid) in class.grids(profile, &attention.spec, work, head_shard.num_heads)? {
-                    let io = if first_item == 0 {
-                        from_first.clone()
-                    } else {
-                        let params = AttentionParams { first_item, ..*params };
-                        bind_io(&maker.uniform("paged.attention_params", &params)?)?
+                for dispatch in class.grids(profile, &attention.spec, work, head_shard.num_heads)? {
+                    let (first_item, grid) = dispatch?;
+                    let params = AttentionParams { first_item, ..*params };
+                    let parts = GroupParts {
+                        label: "paged.attention_io",
+                        layout: &attention.attention_io,
+                        params: bytemuck::bytes_of(&params),
+                        ranges: &ranges,
                     };
-                    let groups = vec![step_group.clone(), head_shard.read.clone(), io];
-                    dispatches.push(Dispatch { pipeline: pipeline.clone(), groups, grid });
+                    let io = self.io_group(step.number, &parts)?;
+                    dispatches.push(Dispatch::new(&pipeline, [step_group, &head_shard.read, &io], grid));
                 }
             }
         }
         if has_merges {
-            let params = attention.merge_params.as_entire_buffer_binding();
-            let io = maker.bind_group("paged.merge_io", &attention.merge_io, &[params, partials, out, lse, terms])?;
-            let grid = grid(u64::from(step.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
-            dispatches.push(Dispatch { pipeline: attention.merge.clone(), groups: vec![step_group.clone(), io], grid });
+            let parts = GroupParts {
+                label: "paged.merge_io",
+                layout: &attention.merge_io,
+                params: bytemuck::bytes_of(&attention.merge_params),
+                ranges: &[partials, out, lse, terms],
+            };
+            let io = self.io_group(step.number, &parts)?;
+            let grid = grid(u64::from(work.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
+            dispatches.push(Dispatch::new(&attention.merge, [step_group, &io], grid));
         }
-        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
-        step.keep(pass);
+        attention.dispatches.record(pass, dispatches);
         Ok(())
     }
 }
@@ -215,7 +217,7 @@ impl Attention {
     }
 
     /// Refuses a step whose loops the device would end before they are done.
-    fn check_loops(&self, cache: &KvCache, step: &Step) -> Result<(), DeviceError> {
+    fn check_loops(&self, cache: &KvCache, step: &StepWork) -> Result<(), DeviceError> {
         let merge_passes = u64::from(cache.layout().v_head_dim().div_ceil(32)) + 2;
         let merge = (u64::from(step.max_splits_per_row) + 1) * (merge_passes + 1);
         let classes = self.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0);

@@ -4,7 +4,7 @@ use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, GpuError};
 use crate::gpu::kernel::ITEM_LANES;
-use crate::gpu::make::Dispatch;
+use crate::gpu::make::{Dispatch, record};
 use crate::gpu::step::Step;
 use crate::plan::StepPlan;
 
@@ -43,19 +43,19 @@ impl KvCache {
         let clears = self.clears(self.clear_value(), plan.clears().len())?;
         let copies = self.copies(plan.copies().len())?;
         let table_update = if updates[0] > 0 { Some(self.table_update()?) } else { None };
-        let arena = self.send(encoder, bytes, |words| plan.encode(words))?;
+        let arena = self.send(encoder, bytes, |work| work.fill(plan), |words| plan.encode(words))?;
         if table_update.is_some() || clears.is_some() || copies.is_some() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: Some("paged.begin_step"),
                 timestamp_writes: None,
             });
             if let Some(pipeline) = table_update {
-                Dispatch { pipeline, groups: vec![arena.update.clone()], grid: updates }.record(&mut pass);
+                record(&mut pass, &[Dispatch::new(&pipeline, [&arena.update], updates)]);
             }
             for work in [clears, copies].into_iter().flatten() {
                 work.record(&mut pass, &arena);
             }
         }
-        Ok(Step::new(plan, arena, self.identity().clone()))
+        Ok(Step::new(arena, self.identity().clone(), self.next_step()))
     }
 }

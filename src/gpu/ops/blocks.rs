@@ -10,7 +10,7 @@ use crate::gpu::cache::{HeadShard, KvCache};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
-use crate::gpu::make::Dispatch;
+use crate::gpu::make::{Dispatch, record};
 use crate::gpu::value::ClearValue;
 use crate::layout::UNIT_BYTES;
 use crate::plan::{BlockCopy, StepHeader};
@@ -27,8 +27,8 @@ pub(crate) struct BlockWork<'a> {
 impl BlockWork<'_> {
     pub(in crate::gpu) fn record(self, pass: &mut wgpu::ComputePass<'_>, arena: &Arena) {
         for (head_shard, grid) in self.shards {
-            let groups = vec![arena.resident.clone(), head_shard.write.clone(), head_shard.params.clone()];
-            Dispatch { pipeline: self.pipeline.clone(), groups, grid }.record(pass);
+            let groups = [&arena.resident, &head_shard.write, &head_shard.params];
+            record(pass, &[Dispatch::new(&self.pipeline, groups, grid)]);
         }
     }
 }
@@ -125,11 +125,12 @@ impl KvCache {
         let Some(work) = work else { return Ok(()) };
         let words = u64::from(HEADER_WORDS) + list.len() as u64;
         let bytes = element_bytes("the list of blocks", words, self.profile())?;
-        let arena = self.send(encoder, bytes, |words| {
+        let encode = |words: &mut Vec<u32>| {
             words.clear();
             words.extend_from_slice(bytemuck::cast_slice(&[header]));
             words.extend_from_slice(list);
-        })?;
+        };
+        let arena = self.send(encoder, bytes, |_| {}, encode)?;
         let descriptor = wgpu::ComputePassDescriptor { label: Some("paged.blocks"), timestamp_writes: None };
         work.record(&mut encoder.begin_compute_pass(&descriptor), &arena);
         Ok(())

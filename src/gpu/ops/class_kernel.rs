@@ -11,9 +11,9 @@ use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::LazyPipeline;
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
-use crate::gpu::step::ClassWork;
+use crate::gpu::work::ClassWork;
 use crate::layout::KvLayout;
-use crate::plan::{CHUNK_CLASS, TILE_CLASSES};
+use crate::plan::{CHUNK_CLASS, TILE_CLASSES, workgroups};
 
 /// The kernels of an attention over caches of this layout, on devices of this profile: one per class of query tiles.
 pub(crate) fn class_kernels(
@@ -108,7 +108,7 @@ impl ClassKernel {
         spec: &AttentionSpec,
         work: &ClassWork,
         num_heads: u32,
-    ) -> Result<Vec<(u32, [u32; 3])>, PlanError> {
+    ) -> Result<impl Iterator<Item = Result<(u32, [u32; 3]), PlanError>> + use<>, PlanError> {
         // With a window the kernel numbers tiles, and the third dimension their splits.
         let (items, splits, item_keys) = match spec.window {
             None => (work.num_items, 1, work.max_item_keys.max(1)),
@@ -127,14 +127,17 @@ impl ClassKernel {
         let group_work = u64::from(item_keys) * u64::from(self.shape.rows());
         let numbered = u64::from(u32::MAX / splits) / 2;
         let most = (profile.max_dispatch_work / group_work).clamp(1, numbered.max(1));
-        let mut grids = Vec::new();
+        let max_per_dim = profile.max_workgroups_per_dim;
         let mut first = 0;
-        while first < groups {
-            let [x, y, _] = grid(most.min(groups - first), 1, profile)?;
-            grids.push((first as u32, [x, y, splits]));
-            first += u64::from(x) * u64::from(y);
-        }
-        Ok(grids)
+        Ok(std::iter::from_fn(move || {
+            let left = groups.saturating_sub(first).min(most);
+            (left > 0).then(|| {
+                let [x, y, _] = workgroups(left, 1, max_per_dim)?;
+                let from = first as u32;
+                first += u64::from(x) * u64::from(y);
+                Ok((from, [x, y, splits]))
+            })
+        }))
     }
 }
 
@@ -191,7 +194,7 @@ mod tests {
         let work =
             ClassWork { num_items: 8 * len.div_ceil(1024), max_item_keys: len.min(1024), reaches: vec![reach; 8] };
         let shape = ClassShape::Tile(AttentionShape::new(&kv, 4, 0, form));
-        ClassKernel::new(kernel, shape).grids(&profile, &spec, &work, 8).unwrap()
+        ClassKernel::new(kernel, shape).grids(&profile, &spec, &work, 8).unwrap().map(Result::unwrap).collect()
     }
 
     #[test]

@@ -1,13 +1,19 @@
 //! Joining attention over two sets of keys on the device.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::config::MAX_HEAD_DIM;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use crate::gpu::error::{ArgumentError, GpuError};
+use crate::gpu::kept::{GroupParts, KeptGroups};
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::StateParams;
 use crate::gpu::kernel::variant::IoFormat;
-use crate::gpu::make::{BindingKind, Dispatch, Maker};
+use crate::gpu::make::{BindingKind, Dispatch, Maker, record};
 use crate::gpu::profile::DeviceProfile;
+
+/// Merges after which a bind group over buffers that none of them named is let go, or twice as many.
+const KEPT_CALLS: u64 = 1024;
 
 /// The compiled kernel that merges two attention states; any cache, or none, may have made them.
 #[derive(Debug)]
@@ -17,6 +23,8 @@ pub struct StateMerger {
     io_format: IoFormat,
     merge: wgpu::ComputePipeline,
     io: wgpu::BindGroupLayout,
+    kept: KeptGroups,
+    calls: AtomicU64,
 }
 
 /// The shape of two states that are merged.
@@ -67,7 +75,7 @@ impl StateMerger {
         let maker = Maker::new(device)?;
         let io = maker.layout("paged.states", &[Uniform, Write, Write, Read, Read])?;
         let merge = maker.pipeline(&Kernel::MergeStates { io_format }, &[&io])?;
-        Ok(Self { maker, profile, io_format, merge, io })
+        Ok(Self { maker, profile, io_format, merge, io, kept: KeptGroups::new(KEPT_CALLS), calls: AtomicU64::new(0) })
     }
 
     /// Records that `a` becomes attention over the keys of both: what it would be had all keys been seen at once.
@@ -111,14 +119,20 @@ impl StateMerger {
         let b_out = storage_binding("b.out", b.out, words, profile)?;
         let b_lse = storage_binding("b.lse", b.lse, states, profile)?;
         let written = [("a.out", a_out.buffer), ("a.lse", a_lse.buffer)];
-        check_disjoint(&[("b.out", b_out.buffer), ("b.lse", b_lse.buffer)], &written)?;
-        check_disjoint(&written[..1], &written[1..])?;
+        check_disjoint([("b.out", b_out.buffer), ("b.lse", b_lse.buffer)], written)?;
+        check_disjoint([written[0]], [written[1]])?;
         let grid = grid(states, 1, profile)?;
         let params = StateParams { num_states: states as u32, head_words, ..Default::default() };
-        let params = maker.uniform("paged.state_params", &params)?;
-        let resources = [params.as_entire_buffer_binding(), a_out, a_lse, b_out, b_lse];
-        let groups = vec![maker.bind_group("paged.states", &self.io, &resources)?];
-        Dispatch { pipeline: self.merge.clone(), groups, grid }.record(pass);
+        let parts = GroupParts {
+            label: "paged.states",
+            layout: &self.io,
+            params: bytemuck::bytes_of(&params),
+            ranges: &[a_out, a_lse, b_out, b_lse],
+        };
+        let now = self.calls.fetch_add(1, Ordering::Relaxed);
+        self.kept.sweep(now);
+        let io = self.kept.get(maker, now, &parts)?;
+        record(pass, &[Dispatch::new(&self.merge, [&io], grid)]);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
-use crate::gpu::make::{BindingKind, Dispatch};
+use crate::gpu::make::{BindingKind, Dispatch, record};
 use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::value::{ExternalLayout, Identity};
 use crate::layout::KvLayout;
@@ -149,8 +149,8 @@ impl KvCache {
         let theirs = [theirs("k", pool.k, &shapes[0])?, theirs("v", pool.v, &shapes[1])?];
         let (named, ours) = ([("k", theirs[0].buffer), ("v", theirs[1].buffer)], pool_buffers(head_shards));
         match direction {
-            Direction::Import => check_disjoint(&named, &ours)?,
-            Direction::Export => check_disjoint(&ours, &named)?,
+            Direction::Import => check_disjoint(named, ours)?,
+            Direction::Export => check_disjoint(ours, named)?,
         }
         if pairs.is_empty() {
             return Ok(());
@@ -178,11 +178,11 @@ impl KvCache {
                 };
                 let grid = grid(rows.saturating_mul(per_row.into()), lanes, profile)?;
                 let resources = [params.as_entire_buffer_binding(), list.as_entire_buffer_binding(), read, written];
-                let groups = vec![maker.bind_group("paged.transfer_io", &transfer.io, &resources)?];
-                dispatches.push(Dispatch { pipeline: pipeline.clone(), groups, grid });
+                let io = maker.bind_group("paged.transfer_io", &transfer.io, &resources)?;
+                dispatches.push(Dispatch::new(pipeline, [&io], grid));
             }
         }
-        dispatches.iter().for_each(|dispatch| dispatch.record(pass));
+        record(pass, &dispatches);
         Ok(())
     }
 }

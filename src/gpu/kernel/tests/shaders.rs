@@ -9,7 +9,7 @@ use crate::formats::KvDtype;
 use crate::gpu::BlockPair;
 use crate::gpu::kernel::attention_shape::AttentionForm;
 use crate::gpu::kernel::chunk_form::ChunkForm;
-use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, TransferParams};
+use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, ShardParams, TransferParams};
 use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::IoFormat;
@@ -167,10 +167,11 @@ fn a_workgroup_is_as_many_subgroups_as_its_form_has_or_needs_none() {
 #[test]
 fn uniforms_are_laid_out_as_on_the_host() {
     let members = host_members!(AppendParams { first_kv_head, num_kv_heads, total_kv_heads, padding });
+    assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
+
+    let members = host_members!(ShardParams { num_kv_heads, padding_0, padding_1, padding_2 });
     let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
-    for kernel in [append_kernel(), Kernel::BlockCopy { kv }] {
-        assert_same_struct(&kernel, "AppendParams", &members, size_of::<AppendParams>());
-    }
+    assert_same_struct(&Kernel::BlockCopy { kv }, "ShardParams", &members, size_of::<ShardParams>());
 
     let members = host_members!(TransferParams { num_pairs, first_kv_head, num_kv_heads, total_kv_heads });
     for kernel in transfer_kernels() {
