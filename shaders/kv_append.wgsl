@@ -4,15 +4,15 @@
 // Shapes    row-major
 //   step     header and slots [num_tokens]                         u32   SKIP_SLOT is padding: nothing is written;
 //            positions [num_tokens] where K is turned              i32
-//   k        [num_tokens, total_kv_heads, HEAD_DIM]                f32, or f16 in pairs, read as bits
-//   v        [num_tokens, total_kv_heads, V_HEAD_DIM]              the same
+//   k        [num_tokens, heads of the layer, HEAD_DIM]            f32, or f16 in pairs, read as bits; tokens have a stride
+//   v        [num_tokens, heads of the layer, V_HEAD_DIM]          the same
 //   k_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]   16-byte units in the storage format
 //   v_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, V_ROW_UNITS]   16-byte units in the storage format
 // Elements between HEAD_DIM and the end of the last unit are written as zeros, so that no row holds old bits. A row is
 // whole units in every format: no word is shared by two tokens, and none is read before it is written.
 // An invocation takes fewer than 4,000 loop rounds: two for each of 2 · 512 elements, and a few for each word.
 // Twin      src/formats/row.rs: encode_row      Source  slot_mapping of vLLM's reshape_and_cache
-// Needs     begin_token(header, token) and source_bits(is_v, at), from common/source_plain.wgsl or source_rotary.wgsl
+// Needs     begin_token(header, token, k_begin) and source_bits(is_v, at), from common/source_plain.wgsl or source_rotary.wgsl
 // const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, prepended by the host
 
 const SKIP_SLOT: u32 = 0xffffffffu;
@@ -20,8 +20,12 @@ const SKIP_SLOT: u32 = 0xffffffffu;
 struct AppendParams {
     first_kv_head: u32,  // of this head shard
     num_kv_heads: u32,   // in this head shard
-    total_kv_heads: u32, // of the layer
-    padding: u32,
+    k_base: u32,         // words before the first token's K
+    k_stride: u32,       // words from one token to the next
+    v_base: u32,         // the same of V
+    v_stride: u32,
+    padding_0: u32,
+    padding_1: u32,
 }
 
 @group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
@@ -57,9 +61,11 @@ fn main(
     if (slot == SKIP_SLOT) { return; }
 
     // convert and write
-    begin_token(header, token);
     let kv_row = slot_row(slot, params.num_kv_heads, head);
-    let given_row = token * params.total_kv_heads + params.first_kv_head + head;
-    store_row(false, kv_row, given_row * HEAD_DIM, item % ROW_LANES);
-    store_row(true, kv_row, given_row * V_HEAD_DIM, item % ROW_LANES);
+    let given_head = params.first_kv_head + head;
+    let k_begin = (params.k_base + token * params.k_stride) * IO_PER_WORD + given_head * HEAD_DIM;
+    let v_begin = (params.v_base + token * params.v_stride) * IO_PER_WORD + given_head * V_HEAD_DIM;
+    begin_token(header, token, k_begin);
+    store_row(false, kv_row, k_begin, item % ROW_LANES);
+    store_row(true, kv_row, v_begin, item % ROW_LANES);
 }

@@ -14,8 +14,12 @@ const MERGE_LANES: u32 = 32u;
 struct MergeParams {
     num_q_heads: u32,
     window: u32,
+    out_base: u32,   // units before the first output: words, or vec4s of elements
+    out_stride: u32, // units from one query's to the next
+    lse_base: u32,   // words before the first log-sum-exp
     padding_0: u32,
     padding_1: u32,
+    padding_2: u32,
 }
 
 @group(1) @binding(0) var<uniform> params: MergeParams;
@@ -65,7 +69,6 @@ fn main(
     let result = softmax_finish(state, sink);
 
     // write
-    let q_row = merge.query * params.num_q_heads + head;
     for (var i = lane; i < PARTIAL_VEC4S - 1u; i += MERGE_LANES) {
         var acc = vec4<f32>(0.0);
         for (var split = first; split < last; split++) {
@@ -73,7 +76,7 @@ fn main(
             let weight = softmax_shrink(partial_state(partial), state.max_score);
             acc += weight * partials[partial + i];
         }
-        write_output(q_row * V_HEAD_DIM, 4u * i, acc * result.factor);
+        write_output(output_base(merge.query, head), 4u * i, acc * result.factor);
     }
-    if (WRITE_LSE && lane == 0u) { lse[q_row] = result.lse_bits; }
+    if (WRITE_LSE && lane == 0u) { lse[lse_place(merge.query, head)] = result.lse_bits; }
 }

@@ -1,8 +1,8 @@
 // merge_states.wgsl — joins attention over two sets of keys: b into a, in place.
 // Dispatch  one workgroup per (token, head), folded into x and y
-// Shapes    row-major; a state is one head of one token
-//   a_out, b_out  [num_states, head_words]    f32, or f16 in pairs, as bits
-//   a_lse, b_lse  [num_states]                f32 as bits, natural logarithm; infinite for a state without a key
+// Shapes    row-major; a state is one head of one token. All may lie in one buffer, so all are bound to be written
+//   a_out, b_out  [num_tokens, num_heads, head_words]    f32, or f16 in pairs, as bits; tokens have a stride
+//   a_lse, b_lse  [num_tokens, num_heads]                f32 as bits, natural logarithm; infinite for a state without a key
 // Twin      src/reference/merge.rs: merge_states      Source  Flash-Decoding (Dao et al. 2023)
 // Needs     kv_code(x, scale) from kv_<format>_store.wgsl, which rounds to nearest even on all devices
 // const     CODE_BITS, IO_PER_WORD, and SINKS as false, prepended by the host
@@ -14,16 +14,24 @@ const INFINITY_BITS: u32 = 0x7f800000u;
 
 struct StateParams {
     num_states: u32,
+    num_heads: u32,
     head_words: u32,
+    a_base: u32,     // words before the first token's output
+    a_stride: u32,   // words from one token to the next
+    b_base: u32,
+    b_stride: u32,
+    a_lse_base: u32, // words before the first log-sum-exp
+    b_lse_base: u32,
     padding_0: u32,
     padding_1: u32,
+    padding_2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: StateParams;
 @group(0) @binding(1) var<storage, read_write> a_out: array<u32>;
 @group(0) @binding(2) var<storage, read_write> a_lse: array<u32>;
-@group(0) @binding(3) var<storage, read> b_out: array<u32>;
-@group(0) @binding(4) var<storage, read> b_lse: array<u32>;
+@group(0) @binding(3) var<storage, read_write> b_out: array<u32>;
+@group(0) @binding(4) var<storage, read_write> b_lse: array<u32>;
 
 fn merged_word(a: u32, b: u32, weight_a: f32, weight_b: f32) -> u32 {
     var word = 0u;
@@ -42,8 +50,8 @@ fn main(
 ) {
     let state = linear_index(group, groups);
     if (state >= params.num_states) { return; }
-    let lse_a = a_lse[state];
-    let lse_b = b_lse[state];
+    let lse_a = a_lse[params.a_lse_base + state];
+    let lse_b = b_lse[params.b_lse_base + state];
     // All lanes have read it before one writes it.
     storageBarrier();
 
@@ -66,11 +74,13 @@ fn main(
         weight_b = softmax_shrink(state_b, both.max_score) * result.factor;
         lse = bitcast<u32>(higher + bitcast<f32>(result.lse_bits));
     }
+    let head = state % params.num_heads * params.head_words;
+    let a_at = params.a_base + state / params.num_heads * params.a_stride + head;
+    let b_at = params.b_base + state / params.num_heads * params.b_stride + head;
     for (var at = lane; at < params.head_words; at += STATE_LANES) {
-        let word_at = state * params.head_words + at;
-        var word = select(0u, b_out[word_at], b_counts);
-        if (a_counts) { word = merged_word(a_out[word_at], word, weight_a, weight_b); }
-        a_out[word_at] = word;
+        var word = select(0u, b_out[b_at + at], b_counts);
+        if (a_counts) { word = merged_word(a_out[a_at + at], word, weight_a, weight_b); }
+        a_out[a_at + at] = word;
     }
-    if (lane == 0u) { a_lse[state] = lse; }
+    if (lane == 0u) { a_lse[params.a_lse_base + state] = lse; }
 }

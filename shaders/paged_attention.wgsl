@@ -6,7 +6,7 @@
 //   tables      block tables                                            u32   only the blocks of visible keys are read
 //   k_pool      [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]           16-byte units in the storage format
 //   v_pool      [num_blocks, num_kv_heads, BLOCK_SIZE, V_ROW_UNITS]           alike
-//   q           [num_queries, num_q_heads, HEAD_DIM]                          f32, or f16 in pairs
+//   q           [num_queries, num_q_heads, HEAD_DIM]                          f32, or f16 in pairs; queries have a stride
 //   out         [num_queries, num_q_heads, V_HEAD_DIM]                        alike
 //   lse         [num_queries, num_q_heads]                              u32   bits of f32, natural logarithm; if WRITE_LSE
 //   partials    [num_partials, num_q_heads, PARTIAL_VEC4S]              vec4  see common/partials.wgsl
@@ -195,7 +195,7 @@ fn add_values(acc: ptr<function, array<vec4<f32>, Q_ROWS * OUT_VEC4S>>, served: 
     exchange();
 }
 
-// Where a query row's values go: elements from `base` on of `out` if direct, and else vec4s of `partials`.
+// Where a query row's values go: units from `base` on of `out` if direct, and else vec4s of `partials`.
 struct Target {
     writes: bool,
     direct: bool,
@@ -245,9 +245,9 @@ fn write_results(
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
         let writes = is_served && (direct || sees_key) && is_writer;
         let result = softmax_finish((*state)[r], sink(head));
-        let q_row = tile_query(header, tile, t) * params.num_q_heads + head;
+        let query = tile_query(header, tile, t);
         let partial = partial_base(first_partial + t, params.num_q_heads, head);
-        let row_target = Target(writes, direct, select(partial, q_row * V_HEAD_DIM, direct), result.factor);
+        let row_target = Target(writes, direct, select(partial, output_base(query, head), direct), result.factor);
         for (var i = 0u; i < OUT_VEC4S; i++) { // unroll
             finite = write_vec4(row_target, (*acc)[r * OUT_VEC4S + i], r, i, lane) && finite;
         }
@@ -255,7 +255,7 @@ fn write_results(
             if (!direct) {
                 partials[partial + PARTIAL_VEC4S - 1u] = vec4<f32>((*state)[r].max_score, (*state)[r].sum_exp, 0.0, 0.0);
             } else if (WRITE_LSE) {
-                lse[q_row] = result.lse_bits;
+                lse[lse_place(query, head)] = result.lse_bits;
             }
         }
     }

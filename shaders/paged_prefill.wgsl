@@ -276,7 +276,6 @@ fn write_results(
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
         let writes = is_served && (direct || sees_key) && (!served.by_lanes || has_failed(r));
         let result = softmax_finish((*states)[i], sink(head));
-        let q_row = (work.query + t) * params.num_q_heads + head;
         let partial = partial_base(first_partial + work.first_token + t, params.num_q_heads, head);
         var finite = true;
         for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
@@ -285,9 +284,10 @@ fn write_results(
         if (SERVES_AGAIN && is_served && !finite && !served.by_lanes) { set_failed(r); }
         if (writes && direct) {
             for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
-                write_output(q_row * V_HEAD_DIM, (col + c * COL_GROUPS) * 4u, (*acc)[i * OUT_VEC4S + c] * result.factor);
+                let base = output_base(work.query + t, head);
+                write_output(base, (col + c * COL_GROUPS) * 4u, (*acc)[i * OUT_VEC4S + c] * result.factor);
             }
-            if (WRITE_LSE && col == 0u) { lse[q_row] = result.lse_bits; }
+            if (WRITE_LSE && col == 0u) { lse[lse_place(work.query + t, head)] = result.lse_bits; }
         }
         if (writes && !direct) {
             for (var c = 0u; c < OUT_VEC4S; c++) { // unroll

@@ -10,7 +10,15 @@ struct AttentionParams {
     num_kv_heads: u32,  // in this head shard
     num_q_heads: u32,   // of the layer
     first_item: u32,    // of this dispatch
-    padding: u32,
+    q_base: u32,        // units before the first query: words, or vec4s of elements
+    q_stride: u32,      // units from one query to the next
+    out_base: u32,      // the same of the outputs
+    out_stride: u32,
+    lse_base: u32,      // words before the first log-sum-exp
+    padding_0: u32,
+    padding_1: u32,
+    padding_2: u32,
+    padding_3: u32,
 }
 
 @group(0) @binding(1) var<storage, read> tables: array<u32>;

@@ -1,12 +1,11 @@
-// query_words.wgsl — queries of any width. Same functions as query_vec4.wgsl.
-// Needs     params.num_q_heads and params.query_factor of the kernel; io_*.wgsl
+// query_words.wgsl — queries of any width, at any word. Same functions as query_vec4.wgsl.
+// Needs     q: array<QueryUnit> of q_*.wgsl; AttentionParams; io_*.wgsl
 
-@group(2) @binding(1) var<storage, read> q: array<IoWord>; // [num_queries, num_q_heads, HEAD_DIM]
+alias QueryUnit = IoWord;
 
 fn query_element(query: u32, head: u32, e: u32) -> f32 {
     if (e >= HEAD_DIM || head >= params.num_q_heads) { return 0.0; }
-    let at = (query * params.num_q_heads + head) * HEAD_DIM + e;
-    return io_element(q[at / IO_PER_WORD], at);
+    return io_element(q[params.q_base + query * params.q_stride + (head * HEAD_DIM + e) / IO_PER_WORD], e);
 }
 
 alias QueryVec4 = vec4<f32>;

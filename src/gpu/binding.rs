@@ -6,8 +6,7 @@ use super::profile::DeviceProfile;
 use crate::error::PlanError;
 use crate::plan::workgroups;
 
-/// A caller's slice, checked, as a binding of all its bytes, or as many as may be bound: the same slice is the same binding
-/// in every step, whatever a step needs of it.
+/// A caller's slice, checked, as a binding of exactly the bytes that are needed.
 pub(super) fn storage_binding<'a>(
     argument: &'static str,
     slice: wgpu::BufferSlice<'a>,
@@ -28,9 +27,7 @@ pub(super) fn storage_binding<'a>(
     if given < needed {
         return refuse(format!("has {given} bytes, but {needed} are needed"));
     }
-    // Whole words; what is needed is.
-    let size = wgpu::BufferSize::new(given.min(binding_limit(profile)) / 4 * 4);
-    Ok(wgpu::BufferBinding { buffer: slice.buffer(), offset: slice.offset(), size })
+    Ok(wgpu::BufferBinding { buffer: slice.buffer(), offset: slice.offset(), size: wgpu::BufferSize::new(needed) })
 }
 
 /// Bytes of `elements` 4-byte elements, if one binding may hold them and 32 bits number them.
@@ -44,7 +41,7 @@ pub(super) fn element_bytes(what: &'static str, elements: u64, profile: &DeviceP
 }
 
 /// Bytes of one binding. Byte offsets wrap at 2^32 on some devices, whatever they offer.
-fn binding_limit(profile: &DeviceProfile) -> u64 {
+pub(super) fn binding_limit(profile: &DeviceProfile) -> u64 {
     profile.max_binding_bytes.min(u32::MAX.into())
 }
 

@@ -15,8 +15,9 @@ pub enum GpuError {
     /// A spec contradicts itself, the cache or the device.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// An argument does not fit the call: a layer or a block that does not exist, a part made for another cache, a buffer
-    /// that is missing, too small, not aligned, shared or without its usage.
+    /// An argument does not fit the call: a layer or a block that does not exist, a part made for another cache, a
+    /// buffer that is missing, too small, not aligned, shared or without its usage, a stride that does not fit, or
+    /// ranges that overlap.
     #[error(transparent)]
     Argument(#[from] ArgumentError),
     /// The device cannot do it: a buffer or a binding would be too large, or the device is out of memory or lost.

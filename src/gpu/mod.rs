@@ -9,6 +9,7 @@ mod binding;
 mod cache;
 mod compat;
 mod error;
+mod io;
 mod kept;
 mod kernel;
 mod make;
@@ -26,6 +27,7 @@ mod work;
 
 pub use cache::{HeadShard, KvCache};
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
+pub use io::IoSlice;
 pub use kernel::chunk_form::ChunkForm;
 pub use kernel::shape::{LaneComm, Scoring};
 pub use kernel::variant::IoFormat;

@@ -94,7 +94,7 @@ fn a_pool_of_the_cache_is_no_argument() {
         assert!(error.to_string().starts_with("v and the pool of V share a buffer"), "{error}");
         let io = AttentionIo::new(good.slice(..), own.slice(..));
         let error = engine.cache.attend(&mut pass, &engine.attention, &step, 0, io).unwrap_err();
-        assert!(error.to_string().starts_with("the pool of V and out share a buffer"), "{error}");
+        assert!(error.to_string().starts_with("out and the pool of V share a buffer"), "{error}");
     }
     gpu.submit(encoder);
     assert_eq!(before, pool_words(&gpu, &engine.cache), "a refused call wrote");

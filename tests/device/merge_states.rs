@@ -216,10 +216,11 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
         ("b.out has 4 bytes", shape, good_a, State::new(b[0].slice(..4), good_b.lse)),
         ("b.lse has 256 bytes", shape, good_a, State::new(good_b.out, b[1].slice(256..))),
         ("b.out lacks the usage", shape, good_a, State::new(uniform.slice(..), good_b.lse)),
-        ("b.out starts at byte 4", shape, good_a, State::new(b[0].slice(4..), good_b.lse)),
-        ("b.out and a.out share a buffer", shape, good_a, good_a),
-        ("b.lse and a.lse share a buffer", shape, good_a, State::new(good_b.out, a[1].slice(..))),
-        ("a.out and a.lse share a buffer", shape, State::new(good_a.out, a[0].slice(..)), good_b),
+        ("b.out starts at byte 2", shape, good_a, State::new(b[0].slice(2..), good_b.lse)),
+        ("b.out has 1020 bytes", shape, good_a, State::new(b[0].slice(4..), good_b.lse)),
+        ("b.out and a.out overlap", shape, good_a, good_a),
+        ("b.lse and a.lse overlap", shape, good_a, State::new(good_b.out, a[1].slice(..))),
+        ("a.out and a.lse overlap", shape, State::new(good_a.out, a[0].slice(..)), good_b),
         ("the log-sum-exp would take", StateShape::new(u32::MAX, 2, 4), good_a, good_b),
     ];
     for (words, shape, a, b) in cases {

@@ -6,7 +6,7 @@ use crate::common::{gpu, pool_words, with_splits};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{LayoutError, PlanError};
 use wgpu_paged_attention::gpu::{
-    AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, KvCache, Step,
+    AppendIo, AttentionIo, AttentionSpec, DeviceError, DeviceProfile, GpuError, IoFormat, IoSlice, KvCache, Step,
 };
 use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
 use wgpu_paged_attention::testkit::Gpu;
@@ -118,27 +118,96 @@ fn a_buffer_without_the_storage_usage_is_named() {
 }
 
 #[test]
-fn a_slice_that_starts_between_two_bindings_is_named() {
+fn a_slice_that_starts_where_the_kernels_cannot_is_named() {
     let error = refused(|engine, pass, step, io| {
         let k = buffer(engine, 1024, Usage::STORAGE);
-        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(k.slice(4..), io.v.slice(..)))
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(k.slice(6..), io.v.slice(..)))
     });
-    assert_refused!(error, "k", ["k starts at byte 4"]);
+    assert_refused!(error, "k", ["k starts at byte 6", "multiple of 4"]);
+    let error = refused(|engine, pass, step, io| {
+        let q = buffer(engine, 1024, Usage::STORAGE);
+        let io = AttentionIo::new(q.slice(8..), io.out.slice(..));
+        engine.cache.attend(pass, &engine.attention, step, 0, io)
+    });
+    assert_refused!(error, "q", ["q starts at byte 8", "multiple of 16", "with_word_alignment"]);
+    let error = refused(|engine, pass, step, io| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_word_alignment())?;
+        let out = buffer(engine, 1024, Usage::STORAGE);
+        let io = AttentionIo::new(io.q.slice(..), out.slice(10..));
+        engine.cache.attend(pass, &attention, step, 0, io)
+    });
+    assert_refused!(error, "out", ["out starts at byte 10", "multiple of 4; move it"]);
 }
 
 #[test]
-fn one_buffer_for_reading_and_writing_is_refused_even_where_the_ranges_do_not_touch() {
+fn a_stride_that_is_too_short_or_uneven_or_runs_past_the_slice_is_named() {
+    // 4 tokens of 2 heads of 8 elements; 4 rows of 4 heads of 8
+    for (stride, words) in [(15, ["15 elements", "has 16"]), (u32::MAX, ["256 bytes", "every 4294967295"])] {
+        let error = refused(|engine, pass, step, io| {
+            let k = IoSlice::new(io.k.slice(..)).with_token_stride(stride);
+            engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(k, io.v.slice(..)))
+        });
+        assert_refused!(error, "k", words);
+    }
+    let error = refused(|engine, pass, step, io| {
+        let v = IoSlice::new(io.v.slice(..)).with_token_stride(17);
+        engine.cache.append(pass, &engine.appender, step, 0, AppendIo::new(io.k.slice(..), v))
+    });
+    assert_refused!(error, "v", ["v has 256 bytes, but 268 are needed for 4 tokens every 17 elements"]);
+    let error = refused(|engine, pass, step, io| {
+        let out = buffer(engine, 4096, Usage::STORAGE);
+        let out = IoSlice::new(out.slice(..)).with_token_stride(34);
+        engine.cache.attend(pass, &engine.attention, step, 0, AttentionIo::new(io.q.slice(..), out))
+    });
+    assert_refused!(error, "out", ["stride of 34 elements", "multiple of 4", "with_word_alignment"]);
+    let error = refused(|engine, pass, step, io| {
+        let spec = AttentionSpec::new(4).with_io_format(IoFormat::F16).with_word_alignment();
+        let attention = engine.cache.attention(spec)?;
+        let q = IoSlice::new(io.q.slice(..)).with_token_stride(33);
+        engine.cache.attend(pass, &attention, step, 0, AttentionIo::new(q, io.out.slice(..)))
+    });
+    assert_refused!(error, "q", ["stride of 33 elements", "multiple of 2; move it"]);
+}
+
+#[test]
+fn one_buffer_for_reading_and_writing_is_refused_unless_the_spec_allows_it() {
     let error = refused(|engine, pass, step, _| {
         let both = buffer(engine, 1024, Usage::STORAGE);
         let io = AttentionIo::new(both.slice(..512), both.slice(512..));
         engine.cache.attend(pass, &engine.attention, step, 0, io)
     });
-    assert_refused!(error, "q", ["q and out share a buffer"]);
+    assert_refused!(error, "q", ["q and out share a buffer", "with_shared_buffers"]);
     let error = refused(|engine, pass, step, io| {
         let attention = engine.cache.attention(AttentionSpec::new(4).with_lse())?;
         engine.cache.attend(pass, &attention, step, 0, io.attend().with_lse(io.q.slice(..)))
     });
     assert_refused!(error, "q", ["q and lse"]);
+}
+
+#[test]
+fn bytes_that_are_read_and_written_are_refused_with_both_ranges() {
+    let error = refused(|engine, pass, step, _| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_shared_buffers())?;
+        let both = buffer(engine, 1024, Usage::STORAGE);
+        let io = AttentionIo::new(both.slice(..), both.slice(496..));
+        engine.cache.attend(pass, &attention, step, 0, io)
+    });
+    assert_refused!(error, "q", ["q and out overlap", "bytes 0..512 and bytes 496..1008"]);
+    // Columns of one tensor, of which one is too wide.
+    let error = refused(|engine, pass, step, _| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_shared_buffers())?;
+        let both = buffer(engine, 2048, Usage::STORAGE);
+        let [q, out] = [0, 112].map(|at| IoSlice::new(both.slice(at..)).with_token_stride(64));
+        engine.cache.attend(pass, &attention, step, 0, AttentionIo::new(q, out))
+    });
+    assert_refused!(error, "q", ["bytes 0..896 (128 in every 256) and bytes 112..1008 (128 in every 256)"]);
+    let error = refused(|engine, pass, step, io| {
+        let attention = engine.cache.attention(AttentionSpec::new(4).with_lse())?;
+        let out = buffer(engine, 1024, Usage::STORAGE);
+        let io = AttentionIo::new(io.q.slice(..), out.slice(..)).with_lse(out.slice(508..));
+        engine.cache.attend(pass, &attention, step, 0, io)
+    });
+    assert_refused!(error, "out", ["out and lse overlap", "bytes 0..512 and bytes 508..572"]);
 }
 
 #[test]

@@ -24,10 +24,18 @@ pub(crate) struct AppendParams {
     pub(crate) first_kv_head: u32,
     /// KV heads in the head shard.
     pub(crate) num_kv_heads: u32,
-    /// KV heads of the layer.
-    pub(crate) total_kv_heads: u32,
+    /// Words before the first token's K.
+    pub(crate) k_base: u32,
+    /// Words from one token to the next.
+    pub(crate) k_stride: u32,
+    /// Words before the first token's V.
+    pub(crate) v_base: u32,
+    /// Words from one token to the next.
+    pub(crate) v_stride: u32,
     /// Unused.
-    pub(crate) padding: u32,
+    pub(crate) padding_0: u32,
+    /// Unused.
+    pub(crate) padding_1: u32,
 }
 
 /// `RotateParams` of `shaders/rotate_queries.wgsl`.
@@ -36,6 +44,14 @@ pub(crate) struct AppendParams {
 pub(crate) struct RotateParams {
     /// Query heads of the layer.
     pub(crate) num_q_heads: u32,
+    /// Words before the first query.
+    pub(crate) q_base: u32,
+    /// Words from one query to the next.
+    pub(crate) q_stride: u32,
+    /// Words before the first query that is written.
+    pub(crate) rotated_base: u32,
+    /// Words from one query to the next.
+    pub(crate) rotated_stride: u32,
     /// Unused.
     pub(crate) padding_0: u32,
     /// Unused.
@@ -50,12 +66,28 @@ pub(crate) struct RotateParams {
 pub(crate) struct StateParams {
     /// Heads of all tokens.
     pub(crate) num_states: u32,
+    /// Heads of one token.
+    pub(crate) num_heads: u32,
     /// Words of one head.
     pub(crate) head_words: u32,
+    /// Words before the first token's output of the state that is written.
+    pub(crate) a_base: u32,
+    /// Words from one token to the next.
+    pub(crate) a_stride: u32,
+    /// Words before the first token's output of the other.
+    pub(crate) b_base: u32,
+    /// Words from one token to the next.
+    pub(crate) b_stride: u32,
+    /// Words before the first log-sum-exp of the state that is written.
+    pub(crate) a_lse_base: u32,
+    /// Words before the first log-sum-exp of the other.
+    pub(crate) b_lse_base: u32,
     /// Unused.
     pub(crate) padding_0: u32,
     /// Unused.
     pub(crate) padding_1: u32,
+    /// Unused.
+    pub(crate) padding_2: u32,
 }
 
 /// `TransferParams` of `shaders/common/external.wgsl`.
@@ -90,8 +122,24 @@ pub(crate) struct AttentionParams {
     pub(crate) num_q_heads: u32,
     /// First work item of the dispatch.
     pub(crate) first_item: u32,
+    /// Units before the first query: words, or four elements.
+    pub(crate) q_base: u32,
+    /// Units from one query to the next.
+    pub(crate) q_stride: u32,
+    /// Units before the first output.
+    pub(crate) out_base: u32,
+    /// Units from one query's output to the next.
+    pub(crate) out_stride: u32,
+    /// Words before the first log-sum-exp.
+    pub(crate) lse_base: u32,
     /// Unused.
-    pub(crate) padding: u32,
+    pub(crate) padding_0: u32,
+    /// Unused.
+    pub(crate) padding_1: u32,
+    /// Unused.
+    pub(crate) padding_2: u32,
+    /// Unused.
+    pub(crate) padding_3: u32,
 }
 
 /// `MergeParams` of `shaders/merge_partials.wgsl`.
@@ -102,10 +150,18 @@ pub(crate) struct MergeParams {
     pub(crate) num_q_heads: u32,
     /// Keys that a query sees, its own included, where there is a window.
     pub(crate) window: u32,
+    /// Units before the first output.
+    pub(crate) out_base: u32,
+    /// Units from one query's output to the next.
+    pub(crate) out_stride: u32,
+    /// Words before the first log-sum-exp.
+    pub(crate) lse_base: u32,
     /// Unused.
     pub(crate) padding_0: u32,
     /// Unused.
     pub(crate) padding_1: u32,
+    /// Unused.
+    pub(crate) padding_2: u32,
 }
 
 /// An element of `head_terms` in both: what a query head adds to its scores.

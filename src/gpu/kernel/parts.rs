@@ -128,7 +128,7 @@ impl Kernel {
             }
             Self::MergePartials { v_head_dim, variant } => {
                 let step = vec![shader!("common/step"), shader!("common/visible"), shader!("common/softmax")];
-                [step, output(variant.io_format, v_head_dim), vec![shader!("merge_partials")]].concat()
+                [step, output(&variant, v_head_dim), vec![shader!("merge_partials")]].concat()
             }
         }
     }
@@ -150,10 +150,12 @@ impl ExternalLayout {
 
 /// What the kernels that attend have in common.
 fn attending(kv: &KvShape, variant: &Variant) -> Vec<&'static str> {
-    let q = if kv.head_dim.is_multiple_of(4) { shader!("common/query_vec4") } else { shader!("common/query_words") };
+    let by_fours = kv.head_dim.is_multiple_of(4) && !variant.word_io;
+    let query = if by_fours { shader!("common/query_vec4") } else { shader!("common/query_words") };
+    let q = if variant.shared_io { shader!("common/q_shared") } else { shader!("common/q_read") };
     let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/visible")];
-    let attention = vec![shader!("common/softmax"), load(kv.format), shader!("common/attention"), q];
-    [step, attention, output(variant.io_format, kv.v_head_dim)].concat()
+    let attention = vec![shader!("common/softmax"), load(kv.format), shader!("common/attention"), query, q];
+    [step, attention, output(variant, kv.v_head_dim)].concat()
 }
 
 /// For kernels that write words of the caller's.
@@ -207,11 +209,12 @@ fn io(format: IoFormat) -> &'static str {
 }
 
 /// The same of a kernel that computes outputs, of heads so many elements wide, and partials.
-fn output(format: IoFormat, v_head_dim: u32) -> Vec<&'static str> {
-    let out = if v_head_dim.is_multiple_of(4) { shader!("common/out_vec4") } else { shader!("common/out_words") };
-    let partials = shader!("common/partials");
-    match format {
-        IoFormat::F32 => vec![io(format), out, partials],
-        IoFormat::F16 => vec![io(format), shader!("common/kv_f16_store"), out, partials],
+fn output(variant: &Variant, v_head_dim: u32) -> Vec<&'static str> {
+    let by_fours = v_head_dim.is_multiple_of(4) && !variant.word_io;
+    let out = if by_fours { shader!("common/out_vec4") } else { shader!("common/out_words") };
+    let (io, rows, partials) = (io(variant.io_format), shader!("common/out_rows"), shader!("common/partials"));
+    match variant.io_format {
+        IoFormat::F32 => vec![io, out, rows, partials],
+        IoFormat::F16 => vec![io, shader!("common/kv_f16_store"), out, rows, partials],
     }
 }

@@ -71,6 +71,10 @@ pub(crate) struct Variant {
     pub(crate) write_lse: bool,
     /// The type of queries and outputs.
     pub(crate) io_format: IoFormat,
+    /// Queries and outputs may lie in one buffer.
+    pub(crate) shared_io: bool,
+    /// Queries and outputs may begin at any word.
+    pub(crate) word_io: bool,
     /// Query heads that have terms of their own: slopes or sinks; 0 if there are neither.
     pub(crate) head_terms: u32,
 }
@@ -86,6 +90,8 @@ impl Variant {
         sinks: false,
         write_lse: false,
         io_format: IoFormat::F32,
+        shared_io: false,
+        word_io: false,
         head_terms: 0,
     };
 
@@ -119,6 +125,8 @@ impl fmt::Display for Variant {
             ("sinks", self.sinks),
             ("lse", self.write_lse),
             ("f16-io", self.io_format == IoFormat::F16),
+            ("shared-io", self.shared_io),
+            ("word-io", self.word_io),
         ] {
             if on {
                 write!(f, " {name}")?;

@@ -1,8 +1,9 @@
 //! The append of new K and V: their kernels, rotary embedding and rows in f16 included, and their recording.
 
-use crate::gpu::binding::{check_disjoint, grid, storage_binding};
+use crate::gpu::binding::grid;
 use crate::gpu::cache::{KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, GpuError};
+use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
 use crate::gpu::kernel::params::{AppendParams, RotateParams};
 use crate::gpu::kernel::shape::KvShape;
@@ -71,26 +72,27 @@ struct QueryKernel {
 /// The buffers of one layer's append.
 #[derive(Clone, Copy, Debug)]
 pub struct AppendIo<'a> {
-    k: wgpu::BufferSlice<'a>,
-    v: wgpu::BufferSlice<'a>,
+    k: IoSlice<'a>,
+    v: IoSlice<'a>,
     /// What is read, and where it goes.
-    queries: Option<(wgpu::BufferSlice<'a>, wgpu::BufferSlice<'a>)>,
+    queries: Option<(IoSlice<'a>, IoSlice<'a>)>,
 }
 
 impl<'a> AppendIo<'a> {
-    /// `k`: `[num_tokens, num_kv_heads, head_dim]`, `v`: `[num_tokens, num_kv_heads, v_head_dim]`, row-major, both in the
-    /// spec's type and not yet rotated. Tokens come in the order of [`StepPlan::slots`](crate::plan::StepPlan::slots): the
-    /// tokens of the first request, then those of the second, and so on.
-    pub fn new(k: wgpu::BufferSlice<'a>, v: wgpu::BufferSlice<'a>) -> Self {
-        Self { k, v, queries: None }
+    /// Slices, or [`IoSlice`]s with a stride. `k`: `[num_tokens, num_kv_heads, head_dim]`, `v`: `[num_tokens,
+    /// num_kv_heads, v_head_dim]`, row-major, both in the spec's type and not yet rotated. Tokens come in the order of
+    /// [`StepPlan::slots`](crate::plan::StepPlan::slots): the tokens of the first request, then those of the second,
+    /// and so on.
+    pub fn new(k: impl Into<IoSlice<'a>>, v: impl Into<IoSlice<'a>>) -> Self {
+        Self { k: k.into(), v: v.into(), queries: None }
     }
 
-    /// Queries to be rotated as K is. `q` is read and `rotated` written, both `[num_tokens, num_q_heads, head_dim]` in the
-    /// spec's type and in different buffers; `rotated` is what [`AttentionIo::new`](crate::gpu::AttentionIo::new) expects
-    /// as `q`.
+    /// Queries to be rotated as K is, in slices or [`IoSlice`]s. `q` is read and `rotated` written, both `[num_tokens,
+    /// num_q_heads, head_dim]` in the spec's type and without a byte in common; `rotated` is what
+    /// [`AttentionIo::new`](crate::gpu::AttentionIo::new) expects as `q`.
     #[must_use]
-    pub fn with_queries(mut self, q: wgpu::BufferSlice<'a>, rotated: wgpu::BufferSlice<'a>) -> Self {
-        self.queries = Some((q, rotated));
+    pub fn with_queries(mut self, q: impl Into<IoSlice<'a>>, rotated: impl Into<IoSlice<'a>>) -> Self {
+        self.queries = Some((q.into(), rotated.into()));
         self
     }
 }
@@ -128,7 +130,7 @@ impl KvCache {
 
     fn query_kernel(&self, spec: &AppendSpec) -> Result<Option<QueryKernel>, GpuError> {
         let (Some(num_q_heads), Some(rotary)) = (spec.num_q_heads, &spec.rotary) else { return Ok(None) };
-        let kinds = [BindingKind::Uniform, BindingKind::Read, BindingKind::Write, BindingKind::Read];
+        let kinds = [BindingKind::Uniform, BindingKind::Write, BindingKind::Write, BindingKind::Read];
         let io = self.maker.layout("paged.rotate_io", &kinds)?;
         let (head_dim, io_format) = (self.layout().head_dim(), spec.io_format);
         let kernel = Kernel::RotateQueries { head_dim, io_format, rotary: rotary.shape() };
@@ -138,13 +140,13 @@ impl KvCache {
 
     /// Records the append of a step's K and V to one layer, and the rotation of its queries.
     ///
-    /// The buffers need [`wgpu::BufferUsages::STORAGE`], the slices the device's offset alignment. Slices that stay the same
-    /// from step to step cost least: their bind groups are kept, as [`forget_buffers`](Self::forget_buffers) tells. A token whose slot is
-    /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not stored; every query is rotated.
-    /// [`formats`](crate::formats) tells, to the bit, what is stored of an element. A token is rotated by its position in
-    /// its sequence ([`StepPlan::positions`](crate::plan::StepPlan::positions)), in whichever slot it is stored; one from
-    /// before the first of its sequence as if it were the first. What is stored of a rotated element, and the scales of a
-    /// format, are those of the rotated K in f32. Queries in f16 are rounded to nearest even.
+    /// [`IoSlice`] tells what the buffers need. Slices that stay the same from step to step cost least: their bind
+    /// groups are kept, as [`forget_buffers`](Self::forget_buffers) tells. A token whose slot is
+    /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) is not stored; every query is rotated. [`formats`](crate::formats)
+    /// tells, to the bit, what is stored of an element. A token is rotated by its position in its sequence
+    /// ([`StepPlan::positions`](crate::plan::StepPlan::positions)), in whichever slot it is stored; one from before the
+    /// first of its sequence as if it were the first. What is stored of a rotated element, and the scales of a format,
+    /// are those of the rotated K in f32. Queries in f16 are rounded to nearest even.
     pub fn append(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -164,15 +166,19 @@ impl KvCache {
         if num_tokens == 0 {
             return Ok(());
         }
-        let per_word = u64::from(appender.io_format.per_word());
-        let words = |heads: u32, dim: u32| num_tokens * u64::from(heads) * u64::from(dim) / per_word;
-        let k = storage_binding("k", io.k, words(layout.num_kv_heads(), layout.head_dim()), profile)?;
-        let v = storage_binding("v", io.v, words(layout.num_kv_heads(), layout.v_head_dim()), profile)?;
+        let per_word = appender.io_format.per_word();
+        let rows = |name, io, heads: u32, dim: u32| {
+            let shape = RowShape { rows: num_tokens, row: u64::from(heads) * u64::from(dim), per_word, unit: per_word };
+            BoundRows::new(name, io, shape, profile)
+        };
+        let k = rows("k", io.k, layout.num_kv_heads(), layout.head_dim())?;
+        let v = rows("v", io.v, layout.num_kv_heads(), layout.v_head_dim())?;
         let pools = pool_buffers(head_shards);
-        check_disjoint([("k", k.buffer), ("v", v.buffer)], pools.clone())?;
+        k.check_no_pool(pools.clone())?;
+        v.check_no_pool(pools.clone())?;
         // They take the place of a second V where nothing is rotated, and then no kernel binds them.
-        let rotations = appender.rotations.as_ref().map_or(v.clone(), wgpu::Buffer::as_entire_buffer_binding);
-        let ranges = [k, v, rotations.clone()];
+        let rotations = appender.rotations.as_ref().map_or(v.binding.clone(), wgpu::Buffer::as_entire_buffer_binding);
+        let ranges = [k.binding.clone(), v.binding.clone(), rotations.clone()];
         let num_ranges = if appender.rotations.is_some() { 3 } else { 2 };
         let mut dispatches = appender.dispatches.take();
         for head_shard in head_shards {
@@ -181,8 +187,11 @@ impl KvCache {
             let params = AppendParams {
                 first_kv_head: head_shard.first_head,
                 num_kv_heads: head_shard.num_heads,
-                total_kv_heads: layout.num_kv_heads(),
-                padding: 0,
+                k_base: k.base,
+                k_stride: k.stride,
+                v_base: v.base,
+                v_stride: v.stride,
+                ..Default::default()
             };
             let io = self.io_group(
                 step.number,
@@ -196,19 +205,27 @@ impl KvCache {
             dispatches.push(Dispatch::new(&appender.append, [step_group, &head_shard.write, &io], grid));
         }
         if let Some((kernel, q, rotated)) = rotation {
-            let words = words(kernel.num_q_heads, layout.head_dim());
-            let q = storage_binding("q", q, words, profile)?;
-            let rotated = storage_binding("rotated", rotated, words, profile)?;
-            let written = [("rotated", rotated.buffer)];
-            check_disjoint([("q", q.buffer)].into_iter().chain(pools), written)?;
-            let params = RotateParams { num_q_heads: kernel.num_q_heads, ..Default::default() };
+            let q = rows("q", q, kernel.num_q_heads, layout.head_dim())?;
+            let rotated = rows("rotated", rotated, kernel.num_q_heads, layout.head_dim())?;
+            q.check_apart(&rotated)?;
+            q.check_no_pool(pools.clone())?;
+            rotated.check_no_pool(pools)?;
+            let params = RotateParams {
+                num_q_heads: kernel.num_q_heads,
+                q_base: q.base,
+                q_stride: q.stride,
+                rotated_base: rotated.base,
+                rotated_stride: rotated.stride,
+                ..Default::default()
+            };
+            let words = num_tokens * u64::from(kernel.num_q_heads) * u64::from(layout.head_dim() / per_word);
             let io = self.io_group(
                 step.number,
                 &GroupParts {
                     label: "paged.rotate_io",
                     layout: &kernel.io,
                     params: bytemuck::bytes_of(&params),
-                    ranges: &[q, rotated, rotations],
+                    ranges: &[q.binding, rotated.binding, rotations],
                 },
             )?;
             dispatches.push(Dispatch::new(&kernel.pipeline, [step_group, &io], grid(words, ITEM_LANES, profile)?));

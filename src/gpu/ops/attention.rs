@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
+use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::{AttentionParams, MergeParams};
@@ -41,22 +42,22 @@ pub struct Attention {
 /// The buffers of one layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionIo<'a> {
-    q: wgpu::BufferSlice<'a>,
-    out: wgpu::BufferSlice<'a>,
+    q: IoSlice<'a>,
+    out: IoSlice<'a>,
     lse: Option<wgpu::BufferSlice<'a>>,
 }
 
 impl<'a> AttentionIo<'a> {
-    /// `q`, read: `[num_rows, num_q_heads, head_dim]`, row-major, in the spec's type. `out`, written:
-    /// `[num_rows, num_q_heads, v_head_dim]` of the same type, every row, also one without a key, which becomes zeros.
-    /// Rows come in the order of [`StepPlan::positions`](crate::plan::StepPlan::positions): the tokens of the first
-    /// request, then those of the second, and so on.
-    pub fn new(q: wgpu::BufferSlice<'a>, out: wgpu::BufferSlice<'a>) -> Self {
-        Self { q, out, lse: None }
+    /// Slices, or [`IoSlice`]s with a stride. `q`, read: `[num_rows, num_q_heads, head_dim]`, row-major, in the spec's
+    /// type. `out`, written: `[num_rows, num_q_heads, v_head_dim]` of the same type, every row, also one without a key,
+    /// which becomes zeros. Rows come in the order of [`StepPlan::positions`](crate::plan::StepPlan::positions): the
+    /// tokens of the first request, then those of the second, and so on.
+    pub fn new(q: impl Into<IoSlice<'a>>, out: impl Into<IoSlice<'a>>) -> Self {
+        Self { q: q.into(), out: out.into(), lse: None }
     }
 
-    /// `[num_rows, num_q_heads]` f32, written by an attention whose spec [asks for it](AttentionSpec::with_lse): natural
-    /// logarithm, −∞ for a row without a key.
+    /// `[num_rows, num_q_heads]` f32 without gaps, from any word on, written by an attention whose spec [asks for
+    /// it](AttentionSpec::with_lse): natural logarithm, −∞ for a row without a key.
     #[must_use]
     pub fn with_lse(mut self, lse: wgpu::BufferSlice<'a>) -> Self {
         self.lse = Some(lse);
@@ -72,7 +73,8 @@ impl KvCache {
         let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
         spec.check(layout)?;
         let (kv, variant) = (KvShape::of(layout), spec.variant());
-        let attention_io = maker.layout("paged.attention_io", &[Uniform, Read, Write, Write, Write, Uniform])?;
+        let queries = if spec.shared_buffers { Write } else { Read };
+        let attention_io = maker.layout("paged.attention_io", &[Uniform, queries, Write, Write, Write, Uniform])?;
         let merge_io = maker.layout("paged.merge_io", &[Uniform, Read, Write, Write, Uniform])?;
         let classes = class_kernels(profile, layout, &spec);
         let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
@@ -121,7 +123,7 @@ impl KvCache {
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
         let step_group = step.enter(&self.maker, self.identity(), pass)?;
-        let (profile, layout, work) = (self.profile(), self.layout(), step.work());
+        let (profile, work) = (self.profile(), step.work());
         let head_shards = self.head_shards(layer)?;
         attention.check_cache(self)?;
         match (io.lse.is_some(), attention.spec.lse) {
@@ -137,31 +139,28 @@ impl KvCache {
         }
         attention.check_loops(self, work)?;
 
-        let heads = u64::from(work.num_rows) * u64::from(attention.spec.num_q_heads);
-        let words = |dim: u32| heads.saturating_mul(dim.into()) / u64::from(attention.spec.io_format.per_word());
-        let q = storage_binding("q", io.q, words(layout.head_dim()), profile)?;
-        let out = storage_binding("out", io.out, words(layout.v_head_dim()), profile)?;
-        let lse = match io.lse {
-            Some(lse) => storage_binding("lse", lse, heads, profile)?,
-            None => attention.no_lse.as_entire_buffer_binding(),
-        };
-        let written = [("out", out.buffer), ("lse", lse.buffer)];
-        check_disjoint([("q", q.buffer)], written)?;
-        check_disjoint([("out", out.buffer)], [("lse", lse.buffer)])?;
-        check_disjoint(pool_buffers(head_shards), written)?;
+        let (q, out, lse) = attention.bind_io(self, work, &io)?;
+        let pools = pool_buffers(head_shards);
+        for rows in [&q, &out].into_iter().chain(&lse) {
+            rows.check_no_pool(pools.clone())?;
+        }
+        let lse_base = lse.as_ref().map_or(0, |lse| lse.base);
+        let lse = lse.map_or_else(|| attention.no_lse.as_entire_buffer_binding(), |lse| lse.binding);
         let has_merges = work.has_merges(attention.spec.causal, attention.spec.window);
         let partials = attention.partials(self, if has_merges { work.num_partials } else { 0 })?;
         let partials = partials.as_entire_buffer_binding();
         let terms = attention.head_terms.as_entire_buffer_binding();
 
-        let ranges = [q, out.clone(), lse.clone(), partials.clone(), terms.clone()];
+        let ranges = [q.binding, out.binding.clone(), lse.clone(), partials.clone(), terms.clone()];
         let mut dispatches = attention.dispatches.take();
         for (head_shard, params) in head_shards.iter().zip(&attention.attention_params) {
             for (class, work) in attention.classes.iter().zip(&work.classes).filter(|(_, work)| work.num_items > 0) {
                 let pipeline = class.pipeline(self, &attention.attention_io)?;
                 for dispatch in class.grids(profile, &attention.spec, work, head_shard.num_heads)? {
                     let (first_item, grid) = dispatch?;
-                    let params = AttentionParams { first_item, ..*params };
+                    let (q_base, q_stride, out_base, out_stride) = (q.base, q.stride, out.base, out.stride);
+                    let params =
+                        AttentionParams { first_item, q_base, q_stride, out_base, out_stride, lse_base, ..*params };
                     let parts = GroupParts {
                         label: "paged.attention_io",
                         layout: &attention.attention_io,
@@ -174,11 +173,12 @@ impl KvCache {
             }
         }
         if has_merges {
+            let params = MergeParams { out_base: out.base, out_stride: out.stride, lse_base, ..attention.merge_params };
             let parts = GroupParts {
                 label: "paged.merge_io",
                 layout: &attention.merge_io,
-                params: bytemuck::bytes_of(&attention.merge_params),
-                ranges: &[partials, out, lse, terms],
+                params: bytemuck::bytes_of(&params),
+                ranges: &[partials, out.binding, lse, terms],
             };
             let io = self.io_group(step.number, &parts)?;
             let grid = grid(u64::from(work.num_merges) * u64::from(attention.spec.num_q_heads), 1, profile)?;
@@ -210,6 +210,33 @@ impl Attention {
         // Every step may change a table.
         cache.table_update()?;
         Ok(())
+    }
+
+    /// Checks and binds the caller's buffers of a call: queries, outputs, and the log-sum-exp if it is written.
+    #[allow(clippy::type_complexity, reason = "three of one kind")]
+    fn bind_io<'a>(
+        &self,
+        cache: &KvCache,
+        work: &StepWork,
+        io: &AttentionIo<'a>,
+    ) -> Result<(BoundRows<'a>, BoundRows<'a>, Option<BoundRows<'a>>), GpuError> {
+        let (spec, layout, profile) = (&self.spec, cache.layout(), cache.profile());
+        let (rows, heads) = (u64::from(work.num_rows), u64::from(spec.num_q_heads));
+        let bind = |name, io, dim: u32| {
+            let (per_word, unit) = (spec.io_format.per_word(), spec.io_unit(dim));
+            BoundRows::new(name, io, RowShape { rows, row: heads.saturating_mul(dim.into()), per_word, unit }, profile)
+        };
+        let (q, out) = (bind("q", io.q, layout.head_dim())?, bind("out", io.out, layout.v_head_dim())?);
+        let shape = RowShape { rows: 1, row: rows * heads, per_word: 1, unit: 1 };
+        let lse = io.lse.map(|lse| BoundRows::new("lse", lse.into(), shape, profile)).transpose()?;
+        for written in [&out].into_iter().chain(&lse) {
+            match spec.shared_buffers {
+                true => q.check_apart(written)?,
+                false => q.check_other_buffer(written, ", or make the spec with_shared_buffers")?,
+            }
+        }
+        lse.iter().try_for_each(|lse| out.check_apart(lse))?;
+        Ok((q, out, lse))
     }
 
     fn check_cache(&self, cache: &KvCache) -> Result<(), ArgumentError> {

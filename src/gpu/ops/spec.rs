@@ -28,6 +28,8 @@ pub struct AttentionSpec {
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) lse: bool,
     pub(crate) io_format: IoFormat,
+    pub(crate) shared_buffers: bool,
+    pub(crate) word_alignment: bool,
 }
 
 impl AttentionSpec {
@@ -44,6 +46,8 @@ impl AttentionSpec {
             sinks: None,
             lse: false,
             io_format: IoFormat::F32,
+            shared_buffers: false,
+            word_alignment: false,
         }
     }
 
@@ -73,6 +77,27 @@ impl AttentionSpec {
         self
     }
 
+    /// Lets queries and outputs lie in one buffer, as they do in an engine whose tensors come from an arena; only bytes that
+    /// two of them have in common are refused. The kernels then bind the queries as if they wrote them.
+    #[must_use]
+    pub fn with_shared_buffers(mut self) -> Self {
+        self.shared_buffers = true;
+        self
+    }
+
+    /// Lets queries and outputs begin at any word and have strides of any number of words, where otherwise heads that are
+    /// multiples of four elements wide want multiples of four elements. The kernels then read and write single words.
+    #[must_use]
+    pub fn with_word_alignment(mut self) -> Self {
+        self.word_alignment = true;
+        self
+    }
+
+    /// Elements that the places and strides of queries or outputs are multiples of, for heads so many elements wide.
+    pub(crate) fn io_unit(&self, dim: u32) -> u32 {
+        if dim.is_multiple_of(4) && !self.word_alignment { 4 } else { self.io_format.per_word() }
+    }
+
     /// What the kernels are specialised for.
     pub(crate) fn variant(&self) -> Variant {
         let has_terms = self.alibi_slopes.is_some() || self.sinks.is_some();
@@ -84,6 +109,8 @@ impl AttentionSpec {
             sinks: self.sinks.is_some(),
             write_lse: self.lse,
             io_format: self.io_format,
+            shared_io: self.shared_buffers,
+            word_io: self.word_alignment,
             head_terms: if has_terms { self.num_q_heads } else { 0 },
         }
     }

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::config::MAX_HEAD_DIM;
-use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
+use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::error::{ArgumentError, GpuError};
+use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::{GroupParts, KeptGroups};
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::StateParams;
@@ -44,7 +45,7 @@ pub struct StateShape {
 #[non_exhaustive]
 pub struct State<'a> {
     /// `[num_rows, num_q_heads, v_head_dim]`, row-major, f32 or f16 as the merger was made for.
-    pub out: wgpu::BufferSlice<'a>,
+    pub out: IoSlice<'a>,
     /// `[num_rows, num_q_heads]` f32, natural logarithm; infinite, of either sign, for a row without a key.
     pub lse: wgpu::BufferSlice<'a>,
 }
@@ -58,8 +59,8 @@ impl StateShape {
 
 impl<'a> State<'a> {
     /// An output and its log-sum-exp.
-    pub fn new(out: wgpu::BufferSlice<'a>, lse: wgpu::BufferSlice<'a>) -> Self {
-        Self { out, lse }
+    pub fn new(out: impl Into<IoSlice<'a>>, lse: wgpu::BufferSlice<'a>) -> Self {
+        Self { out: out.into(), lse }
     }
 }
 
@@ -71,9 +72,9 @@ impl StateMerger {
 
     /// Like [`new`](Self::new), with the limits of a profile of the caller's.
     pub fn with_profile(device: &wgpu::Device, io_format: IoFormat, profile: DeviceProfile) -> Result<Self, GpuError> {
-        use BindingKind::{Read, Uniform, Write};
+        use BindingKind::{Uniform, Write};
         let maker = Maker::new(device)?;
-        let io = maker.layout("paged.states", &[Uniform, Write, Write, Read, Read])?;
+        let io = maker.layout("paged.states", &[Uniform, Write, Write, Write, Write])?;
         let merge = maker.pipeline(&Kernel::MergeStates { io_format }, &[&io])?;
         Ok(Self { maker, profile, io_format, merge, io, kept: KeptGroups::new(KEPT_CALLS), calls: AtomicU64::new(0) })
     }
@@ -81,8 +82,8 @@ impl StateMerger {
     /// Records that `a` becomes attention over the keys of both: what it would be had all keys been seen at once.
     ///
     /// No key may belong to both, and a sink to one of them only. A row without a key in one of them is that of the other,
-    /// bit for bit, whatever its output holds; without a key in either, it is 0 with a log-sum-exp of −∞. `a` and `b` are
-    /// told apart by their buffers; those of `a` must be two.
+    /// bit for bit, whatever its output holds; without a key in either, it is 0 with a log-sum-exp of −∞. All may lie in one
+    /// buffer, but nothing may have a byte in common with what is written: output and log-sum-exp of `a`.
     ///
     /// # Errors
     /// [`GpuError::Argument`], also for a `v_head_dim` that is odd in f16 or too large; [`GpuError::Plan`] or
@@ -113,21 +114,37 @@ impl StateMerger {
         }
         // So they are fewer than 2^32.
         element_bytes("the log-sum-exp", states, profile)?;
-        let words = states.saturating_mul(head_words.into());
-        let a_out = storage_binding("a.out", a.out, words, profile)?;
-        let a_lse = storage_binding("a.lse", a.lse, states, profile)?;
-        let b_out = storage_binding("b.out", b.out, words, profile)?;
-        let b_lse = storage_binding("b.lse", b.lse, states, profile)?;
-        let written = [("a.out", a_out.buffer), ("a.lse", a_lse.buffer)];
-        check_disjoint([("b.out", b_out.buffer), ("b.lse", b_lse.buffer)], written)?;
-        check_disjoint([written[0]], [written[1]])?;
+        let per_word = self.io_format.per_word();
+        let row = u64::from(num_q_heads) * u64::from(v_head_dim);
+        let out = RowShape { rows: num_rows.into(), row, per_word, unit: per_word };
+        let lse = RowShape { rows: 1, row: states, per_word: 1, unit: 1 };
+        let a_out = BoundRows::new("a.out", a.out, out, profile)?;
+        let a_lse = BoundRows::new("a.lse", a.lse.into(), lse, profile)?;
+        let b_out = BoundRows::new("b.out", b.out, out, profile)?;
+        let b_lse = BoundRows::new("b.lse", b.lse.into(), lse, profile)?;
+        for read in [&b_out, &b_lse] {
+            read.check_apart(&a_out)?;
+            read.check_apart(&a_lse)?;
+        }
+        a_out.check_apart(&a_lse)?;
         let grid = grid(states, 1, profile)?;
-        let params = StateParams { num_states: states as u32, head_words, ..Default::default() };
+        let params = StateParams {
+            num_states: states as u32,
+            num_heads: num_q_heads,
+            head_words,
+            a_base: a_out.base,
+            a_stride: a_out.stride,
+            b_base: b_out.base,
+            b_stride: b_out.stride,
+            a_lse_base: a_lse.base,
+            b_lse_base: b_lse.base,
+            ..Default::default()
+        };
         let parts = GroupParts {
             label: "paged.states",
             layout: &self.io,
             params: bytemuck::bytes_of(&params),
-            ranges: &[a_out, a_lse, b_out, b_lse],
+            ranges: &[a_out.binding, a_lse.binding, b_out.binding, b_lse.binding],
         };
         let now = self.calls.fetch_add(1, Ordering::Relaxed);
         self.kept.sweep(now);

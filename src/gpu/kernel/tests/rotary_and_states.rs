@@ -12,7 +12,7 @@ use crate::gpu::value::{RotaryShape, RotaryStyle};
 
 /// Compares a uniform struct with its host twin: names, offsets, bytes.
 #[track_caller]
-fn assert_words(kernel: &Kernel, name: &str, host: [(&str, usize); 4], host_bytes: usize) {
+fn assert_words<const WORDS: usize>(kernel: &Kernel, name: &str, host: [(&str, usize); WORDS], host_bytes: usize) {
     let (members, bytes) = &reflect(kernel, &kernel.wgsl()).structs[name];
     let members: Vec<_> = members.iter().map(|member| (&*member.name, member.offset as usize, member.size)).collect();
     assert_eq!((members, *bytes as usize), (host.map(|(name, offset)| (name, offset, 4)).to_vec(), host_bytes));
@@ -38,6 +38,10 @@ fn their_uniforms_are_laid_out_as_on_the_host() {
     let rotary = RotaryShape { style: RotaryStyle::HalfSplit, dims: 64 };
     let host = [
         ("num_q_heads", offset_of!(RotateParams, num_q_heads)),
+        ("q_base", offset_of!(RotateParams, q_base)),
+        ("q_stride", offset_of!(RotateParams, q_stride)),
+        ("rotated_base", offset_of!(RotateParams, rotated_base)),
+        ("rotated_stride", offset_of!(RotateParams, rotated_stride)),
         ("padding_0", offset_of!(RotateParams, padding_0)),
         ("padding_1", offset_of!(RotateParams, padding_1)),
         ("padding_2", offset_of!(RotateParams, padding_2)),
@@ -46,9 +50,17 @@ fn their_uniforms_are_laid_out_as_on_the_host() {
     assert_words(&kernel, "RotateParams", host, size_of::<RotateParams>());
     let host = [
         ("num_states", offset_of!(StateParams, num_states)),
+        ("num_heads", offset_of!(StateParams, num_heads)),
         ("head_words", offset_of!(StateParams, head_words)),
+        ("a_base", offset_of!(StateParams, a_base)),
+        ("a_stride", offset_of!(StateParams, a_stride)),
+        ("b_base", offset_of!(StateParams, b_base)),
+        ("b_stride", offset_of!(StateParams, b_stride)),
+        ("a_lse_base", offset_of!(StateParams, a_lse_base)),
+        ("b_lse_base", offset_of!(StateParams, b_lse_base)),
         ("padding_0", offset_of!(StateParams, padding_0)),
         ("padding_1", offset_of!(StateParams, padding_1)),
+        ("padding_2", offset_of!(StateParams, padding_2)),
     ];
     assert_words(&Kernel::MergeStates { io_format: IoFormat::F32 }, "StateParams", host, size_of::<StateParams>());
 }

@@ -166,7 +166,16 @@ fn a_workgroup_is_as_many_subgroups_as_its_form_has_or_needs_none() {
 
 #[test]
 fn uniforms_are_laid_out_as_on_the_host() {
-    let members = host_members!(AppendParams { first_kv_head, num_kv_heads, total_kv_heads, padding });
+    let members = host_members!(AppendParams {
+        first_kv_head,
+        num_kv_heads,
+        k_base,
+        k_stride,
+        v_base,
+        v_stride,
+        padding_0,
+        padding_1,
+    });
     assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
 
     let members = host_members!(ShardParams { num_kv_heads, padding_0, padding_1, padding_2 });
@@ -188,13 +197,30 @@ fn uniforms_are_laid_out_as_on_the_host() {
         num_kv_heads,
         num_q_heads,
         first_item,
-        padding,
+        q_base,
+        q_stride,
+        out_base,
+        out_stride,
+        lse_base,
+        padding_0,
+        padding_1,
+        padding_2,
+        padding_3,
     });
     for form in [subgroup(8), WORKGROUP] {
         assert_same_struct(&attention_kernel(form), "AttentionParams", &members, size_of::<AttentionParams>());
     }
 
-    let members = host_members!(MergeParams { num_q_heads, window, padding_0, padding_1 });
+    let members = host_members!(MergeParams {
+        num_q_heads,
+        window,
+        out_base,
+        out_stride,
+        lse_base,
+        padding_0,
+        padding_1,
+        padding_2,
+    });
     let merge = merge_kernel();
     assert_same_struct(&merge, "MergeParams", &members, size_of::<MergeParams>());
 

@@ -49,7 +49,7 @@ const EXTERNAL: [ExternalLayout; 3] = [
     ExternalLayout { order: ExternalOrder::TokenMajor, element: ExternalElement::Bf16 },
 ];
 
-/// Without options, with all of them, and with queries in halves that see every key.
+/// Without options, with all of them, and with queries in halves, at any word, that see every key.
 pub(super) const ATTENTIONS: [Variant; 3] = [
     Variant::PLAIN,
     Variant {
@@ -58,10 +58,11 @@ pub(super) const ATTENTIONS: [Variant; 3] = [
         alibi: true,
         sinks: true,
         write_lse: true,
+        shared_io: true,
         head_terms: 24,
         ..Variant::PLAIN
     },
-    Variant { causal: false, io_format: IoFormat::F16, ..Variant::PLAIN },
+    Variant { causal: false, io_format: IoFormat::F16, word_io: true, ..Variant::PLAIN },
 ];
 
 /// Classes of query tiles: a token, a few, and as many as there may be.
