@@ -56,12 +56,12 @@ impl Step {
     /// | 0 | the version |
     /// | 1 | rows: query tokens of the step |
     /// | 2 | tokens to append |
-    /// | 3 | requests, or sequences of [`plan_tables`](StepPlan::plan_tables), those without tokens included |
+    /// | 3 | requests, or sequences of [`plan_tables`](crate::plan::StepPlan::plan_tables), those without tokens included |
     /// | 4 | requests that have rows |
-    /// | 5 | where `[rows]` [positions](StepPlan::positions) begin, i32 |
-    /// | 6 | where `[tokens]` [slots](StepPlan::slots) begin |
-    /// | 7 | where `[requests + 1]` [`cu_seqlens_q`](StepPlan::cu_seqlens_q) begin |
-    /// | 8 | where `[requests that have rows]` [last rows](StepPlan::last_rows) begin |
+    /// | 5 | where `[rows]` [positions](crate::plan::StepPlan::positions) begin, i32 |
+    /// | 6 | where `[tokens]` [slots](crate::plan::StepPlan::slots) begin |
+    /// | 7 | where `[requests + 1]` [`cu_seqlens_q`](crate::plan::StepPlan::cu_seqlens_q) begin |
+    /// | 8 | where `[requests that have rows]` [last rows](crate::plan::StepPlan::last_rows) begin |
     ///
     /// ```wgsl
     /// @group(0) @binding(0) var<storage, read> step: array<u32>;
