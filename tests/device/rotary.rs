@@ -451,8 +451,8 @@ fn buffers_that_cannot_be_right_are_refused_and_leave_no_trace() {
         ("v has 156 bytes, but 160 are needed", &plain, 0, rows(320, 156)),
         ("q has 320 bytes, but 640 are needed", &with, 0, queries(k.slice(..), rotated.slice(..))),
         ("rotated has 636 bytes", &with, 0, queries(q.slice(..), rotated.slice(..636))),
-        ("q and rotated share a buffer", &with, 0, queries(q.slice(..), q.slice(..))),
-        ("rotated share a buffer", &with, 0, queries(q.slice(..), pool.slice(..))),
+        ("q and rotated overlap", &with, 0, queries(q.slice(..), q.slice(..))),
+        ("rotated and the pool of K share a buffer", &with, 0, queries(q.slice(..), pool.slice(..))),
         ("k and the pool of K share a buffer", &with, 0, AppendIo::new(pool.slice(..), v.slice(..))),
     ];
     let record = |with: &Appender, layer, io| {
