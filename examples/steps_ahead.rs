@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let said = engine.decode(&batch, STEPS)?;
         submits += 1;
         for ((at, seq, text, word), said) in running.iter_mut().zip(said) {
-            let late = engine.manager.late_tokens(*seq)?;
+            let late = engine.manager.take_late_tokens(*seq)?;
             let kept = said.iter().position(|&word| word == END).unwrap_or(STEPS);
             cut += STEPS - kept;
             engine.manager.truncate(*seq, late.positions().start + kept as u32)?;

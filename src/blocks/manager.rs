@@ -49,6 +49,8 @@ struct Sequence {
     uploaded: u32,
     /// Leading tokens whose ids the prefix index knows.
     known: u32,
+    /// Leading tokens that were taken, to be told their ids, or more of them are known.
+    taken: u32,
     /// Leading columns that are in the prefix index.
     registered: u32,
     /// Leading columns that were found there, not filled by this sequence or one it was forked from.

@@ -128,15 +128,15 @@ pub enum ManagerError {
         /// The shortest length but 0.
         shortest: u32,
     },
-    /// More ids than tokens that were to get them.
-    #[error("{given} token ids were given for {missing} tokens of {seq}; give one for each")]
-    TooManyTokenIds {
+    /// More or fewer ids than tokens that were to get them.
+    #[error("{given} token ids were given for {expected} tokens of {seq}; give one for each")]
+    TokenIdCount {
         /// The sequence.
         seq: SeqId,
         /// Ids given.
         given: u64,
-        /// Tokens that they were given for.
-        missing: u32,
+        /// Tokens that they were given for; those that were cut off since are not counted.
+        expected: u32,
     },
     /// The tokens have their ids already.
     #[error("token {position} of {seq} has its id already, as the first {known} have; tell each once")]
@@ -170,14 +170,15 @@ pub enum ManagerError {
     },
     /// Tokens before these have no ids yet.
     #[error(
-        "ids were given from token {position} of {seq} on, but only the first {known} are known; tell them in order"
+        "ids were given from token {position} of {seq} on, but those from token {known} on come next; tell tokens in the \
+         order in which they were taken"
     )]
     TokenIdsSkip {
         /// The sequence.
         seq: SeqId,
         /// The first of the tokens.
         position: u32,
-        /// Leading tokens whose ids are known.
+        /// The first token without an id.
         known: u32,
     },
     /// The token lies in a cached block, under another id.

@@ -51,8 +51,12 @@ fn tell(gpu: &Gpu, engine: &mut TinyEngine, steps: usize, fault: Fault) -> Told 
             // A long text ends without having said so.
             let room = 60_usize.saturating_sub(text.len());
             let kept = said.iter().position(|&word| word == END).unwrap_or(steps).min(room);
-            let late = engine.manager.late_tokens(*seq).unwrap();
-            let ids = if fault == Fault::OtherIds { &said[said.len() - kept..] } else { &said[..kept] };
+            let late = engine.manager.take_late_tokens(*seq).unwrap();
+            let ids = match fault {
+                Fault::OtherIds => &said[said.len() - kept..],
+                Fault::NoCut => &said[..steps],
+                Fault::None => &said[..kept],
+            };
             if fault != Fault::NoCut {
                 engine.manager.truncate(*seq, late.positions().start + kept as u32).unwrap();
             }

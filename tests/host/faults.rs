@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use wgpu_paged_attention::blocks::{CacheManager, Domain, LateTokens, ManagerOptions, SeqId};
+use wgpu_paged_attention::blocks::{CacheManager, Domain, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::{ManagerError, TableError};
 use wgpu_paged_attention::host::AtomicFile;
@@ -32,6 +32,12 @@ fn found(manager: &CacheManager, tokens: &[u32]) -> u32 {
 
 fn grow(manager: &mut CacheManager, plan: &mut StepPlan, seq: SeqId, tokens: &[u32]) {
     manager.step_tokens(&[(seq, tokens)], plan).unwrap().commit();
+}
+
+/// Tells the ids of all tokens that lack them.
+fn tell(manager: &mut CacheManager, seq: SeqId, ids: &[u32]) -> Result<(), ManagerError> {
+    let late = manager.take_late_tokens(seq).unwrap();
+    manager.add_token_ids(late, ids)
 }
 
 #[test]
@@ -87,11 +93,11 @@ fn x06_what_a_longer_text_rests_on_stays_although_its_window_has_left_it() {
     let first = manager.create_sequence().unwrap();
     manager.step(&[(first, 32)], &mut plan).unwrap().commit();
     let fork = manager.fork(first).unwrap();
-    manager.add_token_ids(manager.late_tokens(first).unwrap(), &tokens).unwrap();
+    tell(&mut manager, first, &tokens).unwrap();
     let longer = manager.fork(first).unwrap();
     manager.step(&[(longer, 32)], &mut plan).unwrap().commit();
     manager.truncate(first, 8).unwrap();
-    manager.add_token_ids(manager.late_tokens(fork).unwrap(), &tokens).unwrap();
+    tell(&mut manager, fork, &tokens).unwrap();
     manager.check_invariants().unwrap();
     assert_eq!(found(&manager, &tokens), 32);
 }
@@ -127,74 +133,17 @@ fn x06_ids_can_be_told_after_the_commit() {
     assert_eq!(found(&manager, &tokens), 0);
     // The next step is planned, and its token is not known either.
     manager.reserve(&[(seq, 1)], &mut plan).unwrap();
-    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[14..17]).unwrap();
+    tell(&mut manager, seq, &tokens[14..17]).unwrap();
     assert_eq!(found(&manager, &tokens), 16);
     manager.commit(&mut plan).unwrap();
-    let error = ManagerError::TooManyTokenIds { seq, given: 2, missing: 1 };
-    assert_eq!(manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[17..19]), Err(error));
+    let late = manager.take_late_tokens(seq).unwrap();
+    let error = ManagerError::TokenIdCount { seq, given: 2, expected: 1 };
+    assert_eq!(manager.add_token_ids(late, &tokens[17..19]), Err(error));
     assert_eq!(error.to_string(), "2 token ids were given for 1 tokens of sequence 0.0; give one for each");
-    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens[17..18]).unwrap();
+    manager.add_token_ids(late, &tokens[17..18]).unwrap();
     // Ids that come with a step go on from there.
     grow(&mut manager, &mut plan, seq, &tokens[18..32]);
     assert_eq!(found(&manager, &tokens), 32);
-}
-
-#[test]
-fn ids_that_come_twice_too_late_or_for_tokens_that_were_cut_off_are_refused() {
-    let layout =
-        CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(16).with_max_seq_len(32).layout().unwrap();
-    let options = ManagerOptions::default().with_prefix_cache(true).with_late_steps(3);
-    let mut manager = CacheManager::with_options(&layout, &options).unwrap();
-    let (mut plan, tokens) = (StepPlan::new(Schedule::default()), text(20));
-    let seq = manager.create_sequence().unwrap();
-    let decode = |manager: &mut CacheManager, plan: &mut StepPlan, steps: u32| {
-        (0..steps).for_each(|_| manager.step(&[(seq, 1)], plan).unwrap().commit());
-        manager.late_tokens(seq).unwrap()
-    };
-    let refused = |manager: &mut CacheManager, late: LateTokens, ids: &[u32], error: ManagerError, text: &str| {
-        let before = (found(manager, &tokens), manager.late_tokens(seq));
-        assert_eq!(manager.add_token_ids(late, ids), Err(error));
-        assert_eq!(error.to_string(), text);
-        assert_eq!((found(manager, &tokens), manager.late_tokens(seq)), before, "{text}");
-    };
-
-    let first = decode(&mut manager, &mut plan, 2);
-    let second = decode(&mut manager, &mut plan, 1);
-    manager.add_token_ids(first, &tokens[..2]).unwrap();
-    let error = ManagerError::TokenIdsTwice { seq, position: 0, known: 2 };
-    let sentence = "token 0 of sequence 0.0 has its id already, as the first 2 have; tell each once";
-    refused(&mut manager, second, &tokens[..3], error, sentence);
-
-    // Two tokens more, of which the last is cut off; another comes in its place, and one behind it.
-    let third = decode(&mut manager, &mut plan, 2);
-    manager.truncate(seq, 4).unwrap();
-    let error = ManagerError::TruncatedTokenIds { seq, position: 4 };
-    let sentence = "token 4 of sequence 0.0 was cut off since; tell the ids of the tokens before it only";
-    refused(&mut manager, third, &tokens[2..5], error, sentence);
-    let fourth = decode(&mut manager, &mut plan, 1);
-    refused(&mut manager, third, &tokens[2..5], error, sentence);
-    manager.add_token_ids(third, &tokens[2..4]).unwrap();
-    assert_eq!((fourth.positions(), found(&manager, &tokens)), (2..5, 4));
-
-    // A sequence of its own lies three steps and one more behind.
-    let behind = decode(&mut manager, &mut plan, 2);
-    assert_eq!(behind.positions(), 4..7);
-    let late = decode(&mut manager, &mut plan, 1);
-    let error = ManagerError::LateTokenIds { seq, position: 4, limit: 3 };
-    let sentence =
-        "token 4 of sequence 0.0 has waited for its id for more than 3 steps; tell ids sooner, or raise late_steps";
-    refused(&mut manager, behind, &tokens[4..7], error, sentence);
-    refused(&mut manager, late, &tokens[4..5], error, sentence);
-
-    // In order only, and nothing for a sequence that is gone.
-    manager.truncate(seq, 4).unwrap();
-    decode(&mut manager, &mut plan, 1);
-    let both = manager.fork(seq).unwrap();
-    manager.step(&[(both, 1)], &mut plan).unwrap().commit();
-    manager.add_token_ids(manager.late_tokens(both).unwrap(), &tokens[4..6]).unwrap();
-    manager.release(both).unwrap();
-    let gone = ManagerError::StaleSequence { seq: both };
-    assert_eq!(manager.late_tokens(both), Err(gone));
 }
 
 #[test]
@@ -203,12 +152,13 @@ fn x06_shared_tokens_have_one_id() {
     let (seq, tokens) = (manager.create_sequence().unwrap(), text(16));
     manager.step(&[(seq, 16)], &mut plan).unwrap().commit();
     let fork = manager.fork(seq).unwrap();
-    manager.add_token_ids(manager.late_tokens(seq).unwrap(), &tokens).unwrap();
+    tell(&mut manager, seq, &tokens).unwrap();
     let mut other = tokens.clone();
     other[3] = 5;
     let error = ManagerError::OtherTokenId { seq: fork, position: 3, given: 5, cached: 21 };
-    assert_eq!(manager.add_token_ids(manager.late_tokens(fork).unwrap(), &other), Err(error));
-    assert_eq!(manager.add_token_ids(manager.late_tokens(fork).unwrap(), &tokens), Ok(()));
+    let late = manager.take_late_tokens(fork).unwrap();
+    assert_eq!(manager.add_token_ids(late, &other), Err(error));
+    assert_eq!(manager.add_token_ids(late, &tokens), Ok(()));
     assert_eq!(found(&manager, &tokens), 16);
 }
 

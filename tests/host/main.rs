@@ -6,6 +6,7 @@ mod cases_blocks;
 mod faults;
 mod fuzz_corpus;
 mod kept_buffers;
+mod late_ids;
 mod pool_model;
 mod recording;
 mod serving_loop;

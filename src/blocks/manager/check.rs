@@ -62,6 +62,7 @@ impl CacheManager {
             ("the number of released entries", gone, state.released, gone == state.released),
             ("the number of uploaded entries", state.uploaded, blocks, state.uploaded <= blocks),
             ("the number of known tokens", state.known, state.len, state.known <= state.len),
+            ("the number of taken tokens", state.taken, state.len, state.taken <= state.len),
             ("the order of the steps that wait for ids", late.into(), 1, late),
             ("the number of cached blocks", state.registered, full, state.registered <= full),
         ] {

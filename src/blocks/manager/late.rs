@@ -6,7 +6,8 @@ use crate::blocks::manager::Sequence;
 use crate::blocks::{CacheManager, SeqId};
 use crate::error::ManagerError;
 
-/// Committed tokens of a sequence whose ids are told later, by [`CacheManager::add_token_ids`].
+/// Committed tokens of a sequence whose ids are told later, by [`CacheManager::add_token_ids`]; taken by
+/// [`CacheManager::take_late_tokens`].
 ///
 /// Keep it beside the read-back that brings the ids. It stands for these very tokens: once they are cut off, their ids are
 /// refused, also if others came in their place.
@@ -125,61 +126,83 @@ impl LateRuns {
 }
 
 impl CacheManager {
-    /// The tokens of a sequence that were committed without their ids, to be told by
-    /// [`add_token_ids`](Self::add_token_ids); empty where all are known.
+    /// Takes the tokens of a sequence that were committed without ids and that no earlier call took; none if there are none.
+    /// [`add_token_ids`](Self::add_token_ids) tells their ids.
     ///
-    /// Of several steps that were committed since ids were told last, these are the tokens of all.
-    pub fn late_tokens(&self, seq: SeqId) -> Result<LateTokens, ManagerError> {
-        let state = self.live(seq)?;
-        Ok(LateTokens { seq, first: state.known, count: state.len - state.known, step: self.step.number })
+    /// Take them as soon as the steps are committed whose ids one read-back brings, before the next step is committed or the
+    /// sequence is cut: then each read-back has its own tokens. Tokens are taken once. Those whose handle is lost stay without
+    /// ids, and so do all behind them, until they are [cut off](Self::truncate); a [fork](Self::fork) takes its own.
+    pub fn take_late_tokens(&mut self, seq: SeqId) -> Result<LateTokens, ManagerError> {
+        let &Sequence { known, taken, len, .. } = self.live(seq)?;
+        let first = known.max(taken);
+        self.sequences[seq.index() as usize].taken = len;
+        Ok(LateTokens { seq, first, count: len - first, step: self.step.number })
     }
 
-    /// Gives the ids of the first of `tokens`, or of all, after their steps were committed: K and V need none, and drafts are
-    /// best given theirs once they are verified and the rejected ones [cut off](Self::truncate).
+    /// Gives the ids of `tokens`, after their steps were committed: one for each, in the order in which the tokens of the
+    /// sequence were taken. K and V need none, and drafts are best given theirs once they are verified.
+    ///
+    /// Of tokens that were [cut off](Self::truncate) since, rejected drafts or what came behind the end of a text, no ids are
+    /// given: one for each that is left.
     ///
     /// Blocks that are full and known can be found from now on; while a step is open, from their sequence's next commit.
     /// Sequences that share tokens must give them the same ids. Without a prefix cache ids are of no use and not looked at.
     ///
+    /// # Steps in flight
+    ///
+    /// Each read-back has its tokens, taken when its steps are committed, whether it brings the ids of one step or of several.
+    /// The host may be any number of read-backs behind, as far as [`late_steps`](crate::blocks::ManagerOptions::late_steps)
+    /// reaches:
+    ///
     /// ```
+    /// # use std::collections::VecDeque;
     /// # use wgpu_paged_attention::{blocks::{CacheManager, Domain, ManagerOptions}, config::CacheConfig};
     /// # use wgpu_paged_attention::{error::ManagerError, plan::{Schedule, StepPlan}};
     /// # let layout = CacheConfig::new(1, 2, 64).with_num_blocks(8).with_block_size(2).layout()?;
     /// # let options = ManagerOptions::default().with_prefix_cache(true);
     /// # let (mut manager, mut plan) = (CacheManager::with_options(&layout, &options)?, StepPlan::new(Schedule::default()));
     /// # let (seq, _) = manager.create_sequence_with_tokens(&[7], &Domain::default())?;
-    /// for _ in 0..4 {
+    /// # let words = [7, 8, 9, 1, 5, 5, 5, 5];
+    /// // A step in each submit; its id comes while the next step runs.
+    /// let mut in_flight = VecDeque::new();
+    /// for _ in 0..2 {
     ///     manager.reserve(&[(seq, 1)], &mut plan)?; // the token is sampled by the step before it
     ///     manager.commit(&mut plan)?;
+    ///     in_flight.push_back(manager.take_late_tokens(seq)?);
+    ///     if in_flight.len() == 2 {
+    ///         let tokens = in_flight.pop_front().unwrap();
+    ///         manager.add_token_ids(tokens, &words[..1])?; // what its read-back says
+    ///     }
     /// }
-    /// let tokens = manager.late_tokens(seq)?;
-    /// assert_eq!(tokens.positions(), 0..4);
-    /// // The ids arrive, and the third token ended the text.
-    /// let ids = [7, 8, 9, 1];
-    /// manager.truncate(seq, 3)?;
-    /// manager.add_token_ids(tokens, &ids[..3])?;
-    /// assert_eq!(manager.cached_tokens(&ids, &Domain::default()), 2);
-    /// let error = manager.add_token_ids(tokens, &ids[..3]);
-    /// assert_eq!(error, Err(ManagerError::TokenIdsTwice { seq, position: 0, known: 3 }));
+    /// let second = in_flight.pop_front().unwrap();
+    /// assert_eq!(second.positions(), 1..2);
+    ///
+    /// // Four steps in one submit, and one read-back for them.
+    /// for _ in 0..4 {
+    ///     manager.reserve(&[(seq, 1)], &mut plan)?;
+    ///     manager.commit(&mut plan)?;
+    /// }
+    /// let four = manager.take_late_tokens(seq)?;
+    /// assert_eq!(four.positions(), 2..6);
+    /// let error = manager.add_token_ids(four, &words[2..6]);
+    /// assert_eq!(error, Err(ManagerError::TokenIdsSkip { seq, position: 2, known: 1 }));
+    /// manager.add_token_ids(second, &words[1..2])?;
+    /// // The ids arrive, and the second of the four tokens ended the text.
+    /// manager.truncate(seq, 4)?;
+    /// manager.add_token_ids(four, &words[2..4])?;
+    /// assert_eq!(manager.cached_tokens(&words, &Domain::default()), 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`ManagerError::TooManyTokenIds`], [`ManagerError::TokenIdsTwice`], [`ManagerError::TruncatedTokenIds`] for tokens that
-    /// were cut off, [`ManagerError::LateTokenIds`] for those of a step further back than
-    /// [`late_steps`](crate::blocks::ManagerOptions::late_steps), [`ManagerError::TokenIdsSkip`] where tokens before them have
-    /// none yet, or [`ManagerError::OtherTokenId`] where a shared cached block has other ids.
+    /// [`ManagerError::TokenIdCount`] for fewer or more ids than tokens, [`ManagerError::TruncatedTokenIds`] for ids of tokens
+    /// that were cut off, [`ManagerError::TokenIdsSkip`] where tokens taken before them have no ids yet,
+    /// [`ManagerError::TokenIdsTwice`], [`ManagerError::LateTokenIds`] for a step further back than
+    /// [`late_steps`](crate::blocks::ManagerOptions::late_steps), or [`ManagerError::OtherTokenId`] where a shared cached block
+    /// has other ids. The same tokens may then be told again.
     pub fn add_token_ids(&mut self, tokens: LateTokens, ids: &[u32]) -> Result<(), ManagerError> {
         let state = *self.live(tokens.seq)?;
-        if ids.len() as u64 > tokens.count.into() {
-            let (seq, given, missing) = (tokens.seq, ids.len() as u64, tokens.count);
-            return Err(ManagerError::TooManyTokenIds { seq, given, missing });
-        }
-        if self.store.prefix().is_none() {
-            return Ok(());
-        }
-        if !ids.is_empty() {
-            self.check_late(&state, &tokens, tokens.first + ids.len() as u32)?;
-        }
+        self.check_late(&state, &tokens, ids.len() as u64)?;
         self.take_ids(tokens.seq, &state, ids)?;
         let row = tokens.seq.index();
         let Sequence { known, len, .. } = self.sequences[row as usize];
@@ -189,22 +212,31 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Whether the tokens up to `end` are still those that they were, wait for ids, and are not too old.
-    fn check_late(&self, state: &Sequence, tokens: &LateTokens, end: u32) -> Result<(), ManagerError> {
-        let &LateTokens { seq, first, step, .. } = tokens;
-        let Some(late) = &self.late else { return Ok(()) };
-        let replaced = late.of(seq.index()).find(|run| run.step > step && run.start < end).map(|run| run.start);
-        let kept = replaced.unwrap_or(state.len).max(first);
+    /// Whether `given` ids are those of the next tokens that wait, which are not too old, and one for each that is still there.
+    fn check_late(&self, state: &Sequence, tokens: &LateTokens, given: u64) -> Result<(), ManagerError> {
+        let &LateTokens { seq, first, count, step } = tokens;
+        if given > count.into() {
+            return Err(ManagerError::TokenIdCount { seq, given, expected: count });
+        }
+        let Some(late) = self.late.as_ref().filter(|_| count > 0) else { return Ok(()) };
         if first < state.known {
             return Err(ManagerError::TokenIdsTwice { seq, position: first, known: state.known });
         }
-        if kept < end {
-            return Err(ManagerError::TruncatedTokenIds { seq, position: kept });
-        }
-        if late.of(seq.index()).next().is_none_or(|run| run.start > state.known) {
+        let forgotten = late.of(seq.index()).next().is_none_or(|run| run.start > state.known);
+        if state.known < state.len && forgotten {
             return Err(ManagerError::LateTokenIds { seq, position: state.known, limit: late.steps });
         }
-        if first > state.known {
+        let end = first + count;
+        let replaced = late.of(seq.index()).find(|run| run.step > step).map(|run| run.start);
+        let kept = replaced.unwrap_or(state.len).clamp(first, end);
+        let expected = kept - first;
+        if given > expected.into() {
+            return Err(ManagerError::TruncatedTokenIds { seq, position: kept });
+        }
+        if given < expected.into() {
+            return Err(ManagerError::TokenIdCount { seq, given, expected });
+        }
+        if expected > 0 && first > state.known {
             return Err(ManagerError::TokenIdsSkip { seq, position: first, known: state.known });
         }
         Ok(())

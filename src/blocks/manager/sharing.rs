@@ -79,6 +79,7 @@ impl CacheManager {
         state.released = state.released.min(keep);
         state.uploaded = state.uploaded.min(keep);
         state.known = state.known.min(len);
+        state.taken = state.taken.min(len);
         state.registered = state.registered.min(full);
         state.found = state.found.min(full);
         Ok(())

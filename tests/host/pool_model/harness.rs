@@ -61,6 +61,8 @@ impl Harness {
             }
             Op::Fork(choice) => self.pick(*choice).into_iter().for_each(|seq| self.fork(seq)),
             Op::AddIds(choice, count) => self.pick(*choice).into_iter().for_each(|seq| self.add_ids(seq, *count)),
+            Op::Ahead(choice, steps) => self.pick(*choice).into_iter().for_each(|seq| self.ahead(seq, steps)),
+            Op::TellNext(choice) => self.pick(*choice).into_iter().for_each(|seq| self.tell_next(seq)),
             Op::Note(choice) => {
                 let noted = self.pick(*choice).and_then(|seq| self.note(seq));
                 self.noted.extend(noted);
@@ -160,7 +162,8 @@ impl Harness {
         }
         let (known, registered, text) = (values.len(), found.len(), tokens.to_vec());
         let (found, born) = (registered, vec![(0, 0); known]);
-        let seq = Seq { id, blocks, values, text, domain: number, known, registered, found, born, forgotten: 0 };
+        let seq =
+            Seq { id, blocks, values, text, domain: number, known, taken: 0, registered, found, born, forgotten: 0 };
         self.model.seqs.push(seq);
     }
 
@@ -201,21 +204,24 @@ impl Harness {
         }
         let id = result.unwrap();
         self.handles.push(id);
-        child.id = id;
+        (child.id, child.taken) = (id, 0);
         // Another branch of the text.
         child.text.resize(child.values.len(), 1);
         child.text.push(3);
         self.model.seqs.push(child);
     }
 
-    /// The tokens of a sequence that lack ids.
+    /// Takes the tokens of a sequence that lack ids and were not taken yet.
     fn note(&mut self, seq: SeqId) -> Option<Noted> {
-        let handle = self.cache.late_tokens(seq);
-        let Some(state) = self.model.seq(seq) else {
+        let handle = self.cache.take_late_tokens(seq);
+        let prefix_cache = self.model.options.prefix_cache();
+        if self.model.seq(seq).is_none() {
             assert_eq!(handle, Err(ManagerError::StaleSequence { seq }));
             return None;
-        };
-        let (handle, first) = (handle.unwrap(), if self.model.options.prefix_cache() { state.known } else { 0 });
+        }
+        let state = self.model.seq_mut(seq);
+        let (handle, first) = (handle.unwrap(), state.taken.max(if prefix_cache { state.known } else { 0 }));
+        state.taken = state.values.len();
         assert_eq!((handle.seq(), handle.positions()), (seq, first as u32..state.len()));
         let other = u32::from(self.fault == Fault::OtherIds);
         let ids = (first..state.values.len()).map(|at| state.token(at) + other).collect();
@@ -223,24 +229,45 @@ impl Harness {
         Some(Noted { handle, first, ids, born })
     }
 
-    /// Tells the ids of the next tokens without one.
-    fn add_ids(&mut self, seq: SeqId, count: u32) {
+    /// Tells ids of the next tokens without one.
+    fn add_ids(&mut self, seq: SeqId, count: Option<u32>) {
         if let Some(noted) = self.note(seq) {
             self.tell(&noted, count);
         }
     }
 
-    /// Tells the ids of the first `count` of some tokens, whatever has become of them.
-    fn tell(&mut self, noted: &Noted, count: u32) {
-        let want = self.model.may_tell(noted, count as usize);
+    /// Steps of one sequence that are committed, each with tokens to be told later, before any of their ids is.
+    fn ahead(&mut self, seq: SeqId, steps: &[u32]) {
+        for &tokens in steps {
+            self.reserve(&[(seq, tokens)], false);
+            self.commit();
+            let noted = self.note(seq);
+            self.noted.extend(noted);
+        }
+    }
+
+    /// Tells those tokens of a sequence that come next, if they were noted.
+    fn tell_next(&mut self, seq: SeqId) {
+        let Some(state) = self.model.seq(seq) else { return };
+        let next =
+            |noted: &&Noted| noted.handle.seq() == seq && noted.first == state.known && self.model.left(noted) > 0;
+        if let Some(noted) = self.noted.iter().rfind(next).cloned() {
+            self.tell(&noted, None);
+        }
+    }
+
+    /// Tells `count` ids of some tokens, or one for each that is left, whatever has become of them.
+    fn tell(&mut self, noted: &Noted, count: Option<u32>) {
+        let count = count.map_or_else(|| self.model.left(noted), |count| count as usize);
+        let want = self.model.may_tell(noted, count);
         let mut ids = noted.ids.clone();
-        ids.resize(count as usize, 1);
+        ids.resize(count, 1);
         assert_eq!(self.cache.add_token_ids(noted.handle, &ids), want);
         if want.is_err() || !self.model.options.prefix_cache() {
             return;
         }
         let (model, seq) = (&mut self.model, noted.handle.seq());
-        model.seq_mut(seq).known += count as usize;
+        model.seq_mut(seq).known += count;
         // Blocks that the open step reuses may come back, to their places among the others.
         if model.step.as_ref().is_none_or(|step| step.registry_before.len() == model.registry.len()) {
             model.register(seq);
@@ -286,6 +313,7 @@ impl Harness {
         state.born.truncate(len as usize);
         state.forgotten = state.forgotten.min(len as usize);
         state.known = state.known.min(len as usize);
+        state.taken = state.taken.min(len as usize);
         state.registered = state.registered.min(len as usize / size);
         state.found = state.found.min(len as usize / size);
         if len % 2 == 1 {
@@ -413,7 +441,7 @@ impl Harness {
             seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
             let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
             seq.known = if complete && self.model.options.prefix_cache() { seq.known } else { 0 };
-            (seq.registered, seq.found, seq.forgotten) = (0, 0, 0);
+            (seq.taken, seq.registered, seq.found, seq.forgotten) = (0, 0, 0, 0);
             seq.born.clear();
             let len = seq.values.len();
             self.model.seqs.push(seq);

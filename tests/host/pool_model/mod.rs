@@ -24,12 +24,16 @@ pub(crate) enum Op {
     /// A text, and the domain that may share it.
     CreateWith(Vec<bool>, u8),
     Fork(usize),
-    /// Ids for so many more of the tokens that were committed without.
-    AddIds(usize, u32),
-    /// Remembers which tokens lack ids.
+    /// So many ids, or one for each, for the tokens that lack them and were not taken yet.
+    AddIds(usize, Option<u32>),
+    /// Takes these tokens and remembers them.
     Note(usize),
-    /// Ids for so many of the tokens that were remembered.
-    AddNotedIds(usize, u32),
+    /// So many ids, or one for each that is left, for tokens that were remembered.
+    AddNotedIds(usize, Option<u32>),
+    /// Steps of a sequence with so many tokens each, which are taken after every commit and told later.
+    Ahead(usize, Vec<u32>),
+    /// Ids for the tokens of a sequence that come next.
+    TellNext(usize),
     Truncate(usize, u32),
     Release(usize),
     Preempt(usize),
@@ -55,13 +59,16 @@ const OPS_PER_CASE: usize = 500;
 fn any_op() -> impl Strategy<Value = Op> {
     let request = (any::<usize>(), prop_oneof![3 => 0..4_u32, 1 => 0..50_u32]);
     let text = prop::collection::vec(prop::bool::weighted(0.05), 0..44);
+    let count = || prop::option::of(0..12_u32);
     prop_oneof![
         1 => Just(Op::Create),
         4 => (text, 0..3_u8).prop_map(|(text, domain)| Op::CreateWith(text, domain)),
         3 => any::<usize>().prop_map(Op::Fork),
-        3 => (any::<usize>(), 0..12_u32).prop_map(|(choice, count)| Op::AddIds(choice, count)),
+        3 => (any::<usize>(), count()).prop_map(|(choice, count)| Op::AddIds(choice, count)),
         2 => any::<usize>().prop_map(Op::Note),
-        3 => (any::<usize>(), 0..12_u32).prop_map(|(choice, count)| Op::AddNotedIds(choice, count)),
+        3 => (any::<usize>(), count()).prop_map(|(choice, count)| Op::AddNotedIds(choice, count)),
+        2 => (any::<usize>(), prop::collection::vec(0..4_u32, 2..5)).prop_map(|(choice, steps)| Op::Ahead(choice, steps)),
+        4 => any::<usize>().prop_map(Op::TellNext),
         3 => (any::<usize>(), 0..44_u32).prop_map(|(choice, len)| Op::Truncate(choice, len)),
         4 => any::<usize>().prop_map(Op::Release),
         1 => any::<usize>().prop_map(Op::Preempt),
@@ -243,20 +250,39 @@ fn late_ids(fault: Fault) {
     ops.extend([grow(0, 3), grow(0, 1)].concat());
     ops.extend([Op::Note(0), Op::Truncate(0, 3)]);
     ops.extend(grow(0, 2));
-    ops.extend([Op::AddNotedIds(0, 4), Op::AddNotedIds(0, 2), Op::AddNotedIds(0, 1), Op::AddIds(0, 3)]);
+    ops.extend([4, 2].map(|count| Op::AddNotedIds(0, Some(count))));
+    ops.extend([Op::AddNotedIds(0, None), Op::Note(0), Op::AddNotedIds(0, Some(1)), Op::AddNotedIds(0, None)]);
     ops.push(Op::CreateWith(vec![false; 8], 0));
+    run(&config, options, &ops, fault);
+}
+
+/// Three steps are in flight when the first ids are told; the last is cut, and others come.
+fn steps_ahead(fault: Fault) {
+    let config = CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(12).with_max_seq_len(16);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_events(true);
+    let mut ops = vec![Op::CreateWith(vec![false; 9], 0), Op::Ahead(0, vec![3, 1, 2])];
+    ops.extend([Op::AddNotedIds(0, None), Op::TellNext(0), Op::Truncate(0, 5), Op::Ahead(0, vec![0, 3])]);
+    ops.extend([Op::AddNotedIds(0, None), Op::TellNext(0), Op::TellNext(0), Op::TellNext(0)]);
+    ops.push(Op::CreateWith(vec![false; 9], 0));
     run(&config, options, &ops, fault);
 }
 
 #[test]
 fn late_ids_are_told_without_a_fault() {
     late_ids(Fault::None);
+    steps_ahead(Fault::None);
 }
 
 #[test]
 #[should_panic(expected = "another beginning is found")]
 fn ids_of_other_tokens_are_noticed() {
     late_ids(Fault::OtherIds);
+}
+
+#[test]
+#[should_panic(expected = "another beginning is found")]
+fn ids_of_other_tokens_are_noticed_with_steps_in_flight() {
+    steps_ahead(Fault::OtherIds);
 }
 
 /// A pool that grows twice, shrinks in between, and is full at last.

@@ -33,6 +33,8 @@ pub struct Seq {
     pub domain: u8,
     /// Leading tokens that the manager knows.
     pub known: usize,
+    /// Leading tokens that were noted, to be told later.
+    pub taken: usize,
     /// Leading blocks that were entered into the registry.
     pub registered: usize,
     /// Leading blocks that came from there.
@@ -205,28 +207,36 @@ impl Model {
         }
     }
 
-    /// What telling the ids of the first `count` of these tokens should say.
+    /// How many of these tokens are still there.
+    pub fn left(&self, noted: &Noted) -> usize {
+        let born = self.seq(noted.handle.seq()).map_or(&[][..], |seq| seq.born.get(noted.first..).unwrap_or(&[]));
+        born.iter().zip(&noted.born).take_while(|(is, was)| is.0 == **was).count()
+    }
+
+    /// What telling `count` ids of these tokens should say.
     pub fn may_tell(&self, noted: &Noted, count: usize) -> Result<(), ManagerError> {
-        let (seq, limit) = (noted.handle.seq(), self.options.late_steps());
+        let (seq, limit, given) = (noted.handle.seq(), self.options.late_steps(), count as u64);
         let state = self.seq(seq).ok_or(ManagerError::StaleSequence { seq })?;
         if count > noted.ids.len() {
-            return Err(ManagerError::TooManyTokenIds { seq, given: count as u64, missing: noted.ids.len() as u32 });
+            return Err(ManagerError::TokenIdCount { seq, given, expected: noted.ids.len() as u32 });
         }
-        if count == 0 || !self.options.prefix_cache() {
+        if noted.ids.is_empty() || !self.options.prefix_cache() {
             return Ok(());
         }
-        let (position, known) = (noted.first as u32, state.known as u32);
+        let (position, known, left) = (noted.first as u32, state.known as u32, self.left(noted));
         if noted.first < state.known {
             return Err(ManagerError::TokenIdsTwice { seq, position, known });
-        }
-        let gone = |at: &usize| state.born.get(noted.first + at).is_none_or(|born| born.0 != noted.born[*at]);
-        if let Some(at) = (0..count).find(gone) {
-            return Err(ManagerError::TruncatedTokenIds { seq, position: position + at as u32 });
         }
         if state.known < state.forgotten {
             return Err(ManagerError::LateTokenIds { seq, position: known, limit });
         }
-        if noted.first > state.known {
+        if count > left {
+            return Err(ManagerError::TruncatedTokenIds { seq, position: position + left as u32 });
+        }
+        if count < left {
+            return Err(ManagerError::TokenIdCount { seq, given, expected: left as u32 });
+        }
+        if count > 0 && noted.first > state.known {
             return Err(ManagerError::TokenIdsSkip { seq, position, known });
         }
         Ok(())
