@@ -23,7 +23,7 @@ use crate::layout::KvLayout;
 
 pub use self::export::{Imported, SequenceRecord};
 pub use self::late::LateTokens;
-pub use self::options::ManagerOptions;
+pub use self::options::{MAX_LATE_STEPS, ManagerOptions};
 pub use self::preempt::{PreemptMethod, Rank, Victim};
 pub use self::stats::CacheStats;
 pub use self::step::StepGuard;
@@ -138,11 +138,14 @@ impl CacheManager {
     /// A manager that does more than handing out blocks.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`ManagerError::ZeroWindow`], or [`ManagerError::NotPaged`] for a prefix cache over a
-    /// contiguous one.
+    /// As [`new`](Self::new); [`ManagerError::ZeroWindow`], [`ManagerError::LateSteps`], or [`ManagerError::NotPaged`] for a
+    /// prefix cache over a contiguous one.
     pub fn with_options(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
         if options.prefix_cache && !layout.paged() {
             return Err(ManagerError::NotPaged);
+        }
+        if options.late_steps > MAX_LATE_STEPS {
+            return Err(ManagerError::LateSteps { late_steps: options.late_steps, limit: MAX_LATE_STEPS });
         }
         let window = Window::widest(options)?.filter(|_| layout.paged());
         let store = Store::new(layout, options)?;

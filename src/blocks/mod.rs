@@ -16,8 +16,8 @@ mod table;
 pub use crate::ids::{BlockId, RELEASED, SeqId};
 pub use events::BlockEvent;
 pub use manager::{
-    CacheManager, CacheStats, Imported, LateTokens, ManagerOptions, PreemptMethod, Rank, SequenceRecord, StepGuard,
-    Victim,
+    CacheManager, CacheStats, Imported, LateTokens, MAX_LATE_STEPS, ManagerOptions, PreemptMethod, Rank,
+    SequenceRecord, StepGuard, Victim,
 };
 pub use pool::BlockPool;
 pub use prefix::{Domain, KeyHash, PrefixKey, sha256};

@@ -54,11 +54,18 @@ fn a_pool_grows_to_no_fewer_blocks_than_it_has() {
     assert_eq!(config().with_max_num_blocks(101).layout().unwrap().max_num_blocks(), 101);
     let error = config().with_max_num_blocks(99).layout().unwrap_err();
     assert_eq!(error.to_string(), "max_num_blocks is 99, outside 100..=2147483648; choose a value in that range");
+    let error = config().with_max_num_blocks(0).layout().unwrap_err();
+    assert_eq!(error.to_string(), "max_num_blocks is 0, outside 100..=2147483648; choose a value in that range");
     let slots = config().with_block_size(65_536).with_max_num_blocks(65_536).layout();
     assert!(matches!(slots, Err(ConfigError::TooManySlots { num_blocks: 65_536, .. })), "{slots:?}");
     // In blocks of max_seq_len tokens, as the pool itself.
     let contiguous = config().with_paged(false).with_max_seq_len(160).with_max_num_blocks(200).layout().unwrap();
     assert_eq!((contiguous.num_blocks(), contiguous.max_num_blocks()), (10, 20));
+    // Limits are told in the blocks that were given.
+    let contiguous = |most| config().with_paged(false).with_max_seq_len(176).with_max_num_blocks(most).layout();
+    let error = contiguous(98).unwrap_err();
+    assert_eq!(error.to_string(), "max_num_blocks is 98, outside 99..=2147483648; choose a value in that range");
+    assert_eq!(contiguous(99).unwrap().max_num_blocks(), 9);
 }
 
 #[test]

@@ -168,6 +168,14 @@ pub enum ManagerError {
         /// The steps that may wait.
         limit: u32,
     },
+    /// More steps than the manager remembers for a sequence.
+    #[error("late_steps is {late_steps}, more than {limit}; choose fewer")]
+    LateSteps {
+        /// The option as given.
+        late_steps: u32,
+        /// The most steps.
+        limit: u32,
+    },
     /// Tokens before these have no ids yet.
     #[error(
         "ids were given from token {position} of {seq} on, but those from token {known} on come next; tell tokens in the \
@@ -241,7 +249,7 @@ pub enum ManagerError {
     #[error("this plan is not the open step of this manager; pass the plan that reserve filled")]
     WrongPlan,
     /// The host could not give the memory for the bookkeeping.
-    #[error("no host memory for {bytes} bytes of tables; lower max_sequences or max_seq_len")]
+    #[error("no host memory for {bytes} bytes of tables; lower max_sequences, max_seq_len or late_steps")]
     HostMemory {
         /// Bytes asked for.
         bytes: u64,

@@ -49,18 +49,20 @@ impl CacheConfig {
         layout.num_blocks = self.pool_blocks(&layout)?;
         layout.max_num_blocks = match self.max_num_blocks {
             None => layout.num_blocks,
-            Some(most) => self.clone().with_num_blocks(most).pool_blocks(&layout)?,
+            Some(most) => self.most_blocks(&layout, most)?,
         };
-        if layout.max_num_blocks < layout.num_blocks {
-            let (value, min) = (layout.max_num_blocks.into(), layout.num_blocks.into());
-            return Err(ConfigError::OutOfRange {
-                name: "max_num_blocks",
-                value,
-                min,
-                max: BlockId::MAX.get() as u64 + 1,
-            });
-        }
         Ok(layout)
+    }
+
+    /// Blocks to which the pool may grow, in units of the layout's own block size; `most` and its limits count the
+    /// configured blocks.
+    fn most_blocks(&self, layout: &KvLayout, most: u32) -> Result<u32, ConfigError> {
+        let min = layout.num_slots().div_ceil(self.block_size.into());
+        let (value, max) = (most.into(), u64::from(BlockId::MAX.get()) + 1);
+        if value < min || value > max {
+            return Err(ConfigError::OutOfRange { name: "max_num_blocks", value, min, max });
+        }
+        self.clone().with_num_blocks(most).pool_blocks(layout)
     }
 
     /// Blocks of the pool, in units of the layout's own block size.

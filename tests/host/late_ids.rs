@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use wgpu_paged_attention::blocks::{CacheManager, Domain, LateTokens, ManagerOptions, SeqId};
+use wgpu_paged_attention::blocks::{CacheManager, Domain, LateTokens, MAX_LATE_STEPS, ManagerOptions, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ManagerError;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
@@ -132,6 +132,15 @@ fn a_fork_takes_its_own_tokens() {
     let gone = ManagerError::StaleSequence { seq: it.seq };
     assert_eq!(it.refused(late, &[2, 3, 4, 5]), gone);
     assert_eq!(it.manager.take_late_tokens(it.seq), Err(gone));
+}
+
+#[test]
+fn more_late_steps_than_there_is_room_for_are_refused_by_name() {
+    let layout = CacheConfig::new(1, 1, 8).with_num_blocks(8).layout().unwrap();
+    let options = ManagerOptions::default().with_prefix_cache(true).with_late_steps(MAX_LATE_STEPS);
+    assert!(CacheManager::with_options(&layout, &options).is_ok());
+    let error = CacheManager::with_options(&layout, &options.with_late_steps(u32::MAX)).unwrap_err();
+    assert_eq!(error.to_string(), "late_steps is 4294967295, more than 4096; choose fewer");
 }
 
 #[test]

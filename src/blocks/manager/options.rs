@@ -3,6 +3,9 @@
 use crate::blocks::KeyHash;
 use crate::setters::{options, setters};
 
+/// The most [`late_steps`](ManagerOptions::late_steps).
+pub const MAX_LATE_STEPS: u32 = 4096;
+
 /// How a [`CacheManager`](crate::blocks::CacheManager) works; by default it does nothing that is not asked for.
 ///
 /// ```
@@ -74,7 +77,8 @@ impl ManagerOptions {
         /// The hash behind the keys of the prefix cache, [`sha256`](crate::blocks::sha256) where this is `None`. A weak one
         /// costs time, not correctness: hits are compared.
         key_hash: Option<KeyHash>, with_key_hash(KeyHash) => Some(key_hash);
-        /// Steps of a sequence that may wait for their [token ids](crate::blocks::CacheManager::add_token_ids); 16 unless set.
+        /// Steps of a sequence that may wait for their [token ids](crate::blocks::CacheManager::add_token_ids); 16 unless set,
+        /// [`MAX_LATE_STEPS`](crate::blocks::MAX_LATE_STEPS) at the most.
         /// Ids of a step further back are refused, and from it on the sequence is not found in the prefix cache. The manager
         /// takes 16 bytes for each of them and of the cache's `max_sequences`.
         late_steps: u32, with_late_steps(u32);
