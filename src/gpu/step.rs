@@ -19,6 +19,8 @@ use crate::plan::TableSource;
 pub struct Step {
     arena: Arc<Arena>,
     cache: Identity,
+    /// Blocks of the cache when the step was begun: all that it names are below.
+    num_blocks: u32,
     /// Counts the steps of the cache.
     pub(super) number: u64,
     /// The pass that was entered last, by its hash.
@@ -26,8 +28,8 @@ pub struct Step {
 }
 
 impl Step {
-    pub(super) fn new(arena: Arc<Arena>, cache: Identity, number: u64) -> Self {
-        Self { arena, cache, number, entered: AtomicU64::new(0) }
+    pub(super) fn new(arena: Arc<Arena>, cache: Identity, num_blocks: u32, number: u64) -> Self {
+        Self { arena, cache, num_blocks, number, entered: AtomicU64::new(0) }
     }
 
     /// What it asks of the kernels.
@@ -83,12 +85,13 @@ impl Step {
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
-    /// Bind group 0, for a call of the cache that began the step. The first call in a pass asks whether the device is lost,
+    /// Bind group 0, for a call of the cache that began the step and has `num_blocks` blocks now. The first call in a pass asks whether the device is lost,
     /// and keeps the step's words until what the pass recorded has run, or was dropped.
     pub(super) fn enter(
         &self,
         maker: &Maker,
         cache: &Identity,
+        num_blocks: u32,
         pass: &wgpu::ComputePass<'_>,
     ) -> Result<&wgpu::BindGroup, GpuError> {
         // A pass has a number of its own, which only a hasher gets to see.
@@ -102,6 +105,14 @@ impl Step {
         }
         if self.cache != *cache {
             return Err(ArgumentError::other_cache("step").into());
+        }
+        if self.num_blocks > num_blocks {
+            let problem = format!(
+                "was begun when the cache had {} blocks, but it has {num_blocks} now; begin it again, or shrink the cache \
+                 after its last append and attend",
+                self.num_blocks
+            );
+            return Err(ArgumentError::new("step", problem).into());
         }
         Ok(match self.work().source {
             TableSource::Resident => &self.arena.resident,

@@ -212,6 +212,47 @@ fn a_size_that_is_refused_leaves_the_cache_as_it_was() {
 }
 
 #[test]
+fn a_step_that_was_begun_before_the_cache_shrank_is_refused() {
+    let Some(gpu) = gpu() else { return };
+    let mut engine = engine(&gpu, 300, 500);
+    let seq = engine.seq();
+    let request: [(SeqId, &[u32]); 1] = [(seq, &[1, 2])];
+    let io = engine.io(&request);
+    engine.reserve(&request);
+    let mut encoder = engine.encoder();
+    let step = engine.begin(&mut encoder);
+    gpu.submit(encoder);
+    // One layer is enough: the cache has as many blocks as its smallest.
+    let mut encoder = engine.encoder();
+    engine.cache.resize_layer(&mut encoder, 1, 200).unwrap();
+    gpu.submit(encoder);
+    let before = pool_words(&gpu, &engine.cache);
+    let mut encoder = engine.encoder();
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let append = engine.cache.append(&mut pass, &engine.appender, &step, 0, io[0].append());
+    let attend = engine.cache.attend(&mut pass, &engine.attention, &step, 0, io[0].attend());
+    for error in [append.unwrap_err(), attend.unwrap_err()] {
+        assert!(matches!(&error, GpuError::Argument(argument) if argument.name == "step"), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "step was begun when the cache had 300 blocks, but it has 200 now; begin it again, or shrink the cache after its \
+             last append and attend"
+        );
+    }
+    drop(pass);
+    gpu.submit(encoder);
+    assert_eq!(pool_words(&gpu, &engine.cache), before);
+    // A cache that has grown since has all blocks of the step.
+    let mut encoder = engine.encoder();
+    engine.cache.resize_layer(&mut encoder, 1, 400).unwrap();
+    engine.record(&mut encoder, &step, &io);
+    gpu.submit(encoder);
+    engine.commit(&request);
+    let outs: Vec<_> = io.into_iter().map(|io| io.out).collect();
+    engine.assert_right(&engine.read(&outs), &[(seq, 0), (seq, 1)]);
+}
+
+#[test]
 fn a_lost_device_is_an_error_of_growth_too() {
     let Some(gpu) = gpu() else { return };
     let layout = config(300, 500).layout().unwrap();

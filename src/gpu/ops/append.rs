@@ -155,7 +155,7 @@ impl KvCache {
         layer: u32,
         io: AppendIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(&self.maker, self.identity(), pass)?;
+        let step_group = step.enter(&self.maker, self.identity(), self.layout().num_blocks(), pass)?;
         let (layout, profile) = (self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
         if appender.cache != *self.identity() {

@@ -122,7 +122,7 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(&self.maker, self.identity(), pass)?;
+        let step_group = step.enter(&self.maker, self.identity(), self.layout().num_blocks(), pass)?;
         let (profile, work) = (self.profile(), step.work());
         let head_shards = self.head_shards(layer)?;
         attention.check_cache(self)?;

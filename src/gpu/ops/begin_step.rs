@@ -56,6 +56,6 @@ impl KvCache {
                 work.record(&mut pass, &arena);
             }
         }
-        Ok(Step::new(arena, self.identity().clone(), self.next_step()))
+        Ok(Step::new(arena, self.identity().clone(), self.layout().num_blocks(), self.next_step()))
     }
 }
