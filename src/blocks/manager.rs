@@ -226,7 +226,8 @@ impl CacheManager {
     /// [`max_num_blocks`](crate::config::CacheConfig::max_num_blocks), down to [`min_num_blocks`](Self::min_num_blocks).
     ///
     /// Sequences keep their blocks. New ones are handed out first; what was cached in those that go is not found any more. The
-    /// pools on the device [follow](crate::gpu::KvCache::resize_layer): they grow before, and shrink after this call.
+    /// pools on the device [follow](crate::gpu::KvCache::resize_layer): they grow before, and shrink after this call. Where freed
+    /// blocks are cleared, [take](Self::take_clears) and record the clears before the pool shrinks.
     ///
     /// # Errors
     /// [`ManagerError::StepOpen`]; [`PoolError::PoolSize`](crate::error::PoolError::PoolSize) or
@@ -314,8 +315,9 @@ impl CacheManager {
     /// Appends to `out` the blocks that were given back since the last call, are still free and cannot be found in the
     /// prefix cache; from now on they are taken to be clear.
     ///
-    /// The caller clears them on the device before the work of the next step. Nothing is appended unless the manager
-    /// [clears freed blocks](ManagerOptions::clear_freed).
+    /// The caller clears them on the device before the work of the next step, and before the pool [shrinks](Self::resize):
+    /// afterwards some may not exist, and [`clear_blocks`](crate::gpu::KvCache::clear_blocks) refuses all of them. Nothing is
+    /// appended unless the manager [clears freed blocks](ManagerOptions::clear_freed).
     pub fn take_clears(&mut self, out: &mut Vec<BlockId>) {
         self.store.take_clears(out);
     }

@@ -246,7 +246,16 @@ impl KvCache {
     ///
     /// The cache has as many blocks as the smallest of its layers. So all layers grow before the manager
     /// [does](crate::blocks::CacheManager::resize), and shrink after it. What was recorded before uses the old pools: submit it
-    /// before `encoder`, and `encoder` before what is recorded from now on.
+    /// before `encoder`, and `encoder` before what is recorded from now on. A step that was begun before the cache shrank is
+    /// refused; [`take_clears`](crate::blocks::CacheManager::take_clears) and record them before, too.
+    ///
+    /// # If the copy does not run
+    ///
+    /// The new pools serve from this call on and are empty until `encoder` has run. If it is dropped, or wgpu refuses it, what
+    /// the layer held is lost, **and no later call says so**. So give the copy an encoder of its own, in which nothing else can
+    /// be refused, and submit it at once. If that fails, release all sequences,
+    /// [forget what was cached](crate::blocks::CacheManager::reset_prefix_cache), and compute their tokens again; what was
+    /// [swapped out](Self::swap_out) before can be swapped in.
     ///
     /// An old pool's memory is free once what `encoder` holds has run. Submitting and polling the device after each layer thus
     /// takes the memory of one layer more at the most:
