@@ -20,9 +20,8 @@
 // Rows of K and V of this key tile and the next, and their factors.
 var<workgroup> kv_rows: array<u32, 2u * KEY_TILE>;
 var<workgroup> kv_scales: array<vec2<f32>, KV_SCALES>;
-// Bits of the query rows whose sums are not finite, and whether there are any.
-var<workgroup> failed: array<atomic<u32>, 2>;
-var<workgroup> any_failed: u32;
+var<workgroup> flags: atomic<u32>;
+var<workgroup> any_flag: u32;
 
 // What a workgroup serves.
 struct Work {
@@ -43,10 +42,10 @@ struct Work {
 // One pass over the keys of a split: the tokens that it serves, and the keys that any of them sees.
 struct Pass {
     first: u32,
-    last: u32,      // past the last token
+    last: u32,   // past the last token
     begin: u32,
-    end: u32,       // past the last key; none if the same
-    by_lanes: bool, // whether the lanes multiply, whoever did before
+    end: u32,    // past the last key; none if the same
+    again: bool, // whether a token is served once more, alone
 }
 
 // Where a key's row lies, with the factors of K and V.
@@ -203,7 +202,7 @@ fn finish_scores(
             var scale = 1.0;
             if (SCALE_PER_ROW) { scale = kv_scales[buffer * KEY_TILE + place].x; }
             let distance = i32(at + place) - (work.position + i32(r / GROUP_TILE));
-            let product = (*score)[k * 4u + i] * score_scale(r) * params.query_factor;
+            let product = (*score)[k * 4u + i] * params.query_factor;
             let x = finish_score(product, scale, work.first_head + r % GROUP_TILE, distance);
             (*score)[k * 4u + i] = x;
             if (sees(seen, at + place)) { highest[i] = max(highest[i], x); }
@@ -238,32 +237,25 @@ fn find_weights(
     stage_weights(&weights, lane);
 }
 
-fn any_row_failed(lane: u32) -> bool {
+fn any_lane(flag: bool, lane: u32) -> bool {
+    if (flag) { atomicOr(&flags, 1u); }
     workgroupBarrier();
-    if (lane == 0u) { any_failed = atomicLoad(&failed[0]) | atomicLoad(&failed[1]); }
-    return workgroupUniformLoad(&any_failed) != 0u;
+    if (lane == 0u) { any_flag = atomicLoad(&flags); }
+    return workgroupUniformLoad(&any_flag) != 0u;
 }
 
-fn set_failed(r: u32) {
-    atomicOr(&failed[r / 32u], 1u << (r % 32u));
-}
-
-fn has_failed(r: u32) -> bool {
-    return (atomicLoad(&failed[r / 32u]) & (1u << (r % 32u))) != 0u;
-}
-
-// Writes the results of a pass, or its partials, and notes the rows whose values are not finite. What the lanes multiply once
-// more is written for such rows only.
+// Writes the results of a pass, or its partials. Returns whether the lane's values are finite.
 fn write_results(
     states: ptr<function, array<SoftmaxState, 4>>,
     acc: ptr<function, array<vec4<f32>, SUMS>>,
     work: Work,
     served: Pass,
     lane: u32,
-) {
+) -> bool {
     let tile = work.tile;
     let first_partial = tile.first_partial + (work.split - tile.key_begin / tile.split_tokens) * tile.num_members;
     let col = lane % COL_GROUPS;
+    var finite = true;
     for (var i = 0u; i < 4u; i++) { // unroll
         let r = lane_row(lane, i);
         let t = r / GROUP_TILE;
@@ -274,14 +266,12 @@ fn write_results(
         let direct = tile.first_partial == NO_PARTIAL || is_only;
         // A query that sees no key of this split leaves no partial either.
         let is_served = t >= served.first && t < served.last && r % GROUP_TILE < work.num_heads;
-        let writes = is_served && (direct || sees_key) && (!served.by_lanes || has_failed(r));
+        let writes = is_served && (direct || sees_key);
         let result = softmax_finish((*states)[i], sink(head));
         let partial = partial_base(first_partial + work.first_token + t, params.num_q_heads, head);
-        var finite = true;
         for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
             finite = finite & is_finite((*acc)[i * OUT_VEC4S + c]);
         }
-        if (SERVES_AGAIN && is_served && !finite && !served.by_lanes) { set_failed(r); }
         if (writes && direct) {
             for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
                 let base = output_base(work.query + t, head);
@@ -300,6 +290,7 @@ fn write_results(
             }
         }
     }
+    return finite;
 }
 
 // Scores a key tile, slice after slice, the next one's loads on their way meanwhile. Returns the new maximum of the lane's rows,
@@ -311,7 +302,7 @@ fn score_keys(
     acc: ptr<function, array<vec4<f32>, SUMS>>,
     loaded: ptr<function, Loaded>,
     work: Work,
-    by_lanes: bool,
+    again: bool,
     at: u32,
     buffer: u32,
     lane: u32,
@@ -327,9 +318,9 @@ fn score_keys(
         workgroupBarrier();
         let is_last = s + 1u == slices;
         load_slice(loaded, work, select(buffer, 1u - buffer, is_last), select(s + 1u, 0u, is_last), lane);
-        add_slice(&products, score, by_lanes, work.member, lane);
+        add_slice(&products, score, again, work.member, lane);
     }
-    read_scores(&products, score, by_lanes, work.member, lane);
+    read_scores(&products, score, again, work.member, lane);
     var highest = finish_scores(score, max_score, work, at, buffer, lane);
     set_row_part(highest, lane);
     for (var col = 0u; col < COL_GROUPS; col++) { // unroll
@@ -350,7 +341,7 @@ fn rounds(count: u32) -> u32 {
 }
 
 // One pass: all key tiles of the split, then the results.
-fn serve(work: Work, served: Pass, lane: u32) {
+fn serve(work: Work, served: Pass, lane: u32) -> bool {
     var max_score = vec4<f32>(LOWEST);
     var sum_exp = vec4<f32>(0.0);
     var acc: array<vec4<f32>, SUMS>;
@@ -372,7 +363,7 @@ fn serve(work: Work, served: Pass, lane: u32) {
             set_located(next, 1u - buffer, lane);
             next = locate_key(work, served, at + 2u * KEY_TILE, lane);
             var score: array<f32, SCORES>;
-            max_score = score_keys(&score, max_score, &sum_exp, &acc, &loaded, work, served.by_lanes, at, buffer, lane);
+            max_score = score_keys(&score, max_score, &sum_exp, &acc, &loaded, work, served.again, at, buffer, lane);
             let slices = rounds(V_SLICES);
             for (var part = 0u; part < WEIGHT_PARTS; part++) { // unroll
                 // Some lanes may still read the weights of the part before.
@@ -385,7 +376,7 @@ fn serve(work: Work, served: Pass, lane: u32) {
                     workgroupBarrier();
                     let is_last = slice + 1u == WEIGHT_PARTS * V_SLICES;
                     load_values(&loaded, select(buffer, 1u - buffer, is_last), select(slice + 1u, 0u, is_last), lane);
-                    add_values(&acc, s, served.by_lanes, work.member, lane);
+                    add_values(&acc, s, served.again, work.member, lane);
                 }
             }
             buffer = 1u - buffer;
@@ -405,14 +396,15 @@ fn serve(work: Work, served: Pass, lane: u32) {
     for (var i = 0u; i < 4u; i++) { // unroll
         states[i] = SoftmaxState(max_score[i], sums[i]);
     }
-    write_results(&states, &acc, work, served, lane);
+    return write_results(&states, &acc, work, served, lane);
 }
 
 // The first pass serves all tokens. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
-// where V is not finite: if a sum comes out like that, the tokens are served again, one by one, to the same bits as if each were
-// alone. Matrix units also make NaN of the halves of 0 that they multiply by ∞: what is still not finite, the lanes multiply.
+// where V is not finite, and so are halves of 0 that matrix units multiply by ∞: if a sum comes out like that, the tokens
+// are served again, one by one and by the lanes.
 fn attend(work: Work, lane: u32) {
     measure_queries(work, lane);
+    if (lane == 0u) { atomicStore(&flags, 0u); }
     // Later tokens see later keys, and of two neighbours' keys none lies between.
     let first = visible_keys(work.position, params.window, work.begin, work.end);
     let last = visible_keys(work.position + i32(work.num_tokens) - 1, params.window, work.begin, work.end);
@@ -423,20 +415,12 @@ fn attend(work: Work, lane: u32) {
     loop {
         var served = Pass(0u, work.num_tokens, first.x, last.y, false);
         if (pass_idx > 0u) {
-            let t = (pass_idx - 1u) / TOKEN_PASSES;
-            let seen = visible_keys(work.position + i32(t), params.window, work.begin, work.end);
-            served = Pass(t, t + 1u, seen.x, seen.y, (pass_idx - 1u) % TOKEN_PASSES == 1u);
+            let seen = visible_keys(work.position + i32(pass_idx) - 1, params.window, work.begin, work.end);
+            served = Pass(pass_idx - 1u, pass_idx, seen.x, seen.y, true);
         }
-        if (SERVES_AGAIN && !served.by_lanes) {
-            workgroupBarrier();
-            if (lane < 2u) { atomicStore(&failed[lane], 0u); }
-        }
-        serve(work, served, lane);
-        if (SERVES_AGAIN && (pass_idx == 0u || TOKEN_PASSES > 1u)) {
-            let any = any_row_failed(lane);
-            if (any && pass_idx == 0u) { passes = 1u + TOKEN_PASSES * work.num_tokens; }
-            // Then the lanes have nothing to multiply.
-            if (!any && pass_idx > 0u) { pass_idx++; }
+        let finite = serve(work, served, lane);
+        if (SERVES_AGAIN && pass_idx == 0u) {
+            if (any_lane(!finite, lane)) { passes = 1u + work.num_tokens; }
         }
         continuing {
             pass_idx++;

@@ -19,10 +19,6 @@ fn no_products() -> Products {
 // Queries go in as they are.
 fn measure_queries(work: Work, lane: u32) {}
 
-fn score_scale(r: u32) -> f32 {
-    return 1.0;
-}
-
 // Where key k of a lane stands in its key tile.
 fn lane_key(lane: u32, k: u32) -> u32 {
     return lane % COL_GROUPS + k * COL_GROUPS;

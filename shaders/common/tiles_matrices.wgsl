@@ -170,12 +170,11 @@ fn write_products(products: ptr<function, Products>, member: u32) {
 fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
     if (!by_lanes && member < MEMBERS) { write_products(products, member); }
     workgroupBarrier();
-    if (!by_lanes) {
-        for (var i = 0u; i < 4u; i++) { // unroll
-            let of_row = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
-            for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-                (*score)[k * 4u + i] = of_row[k];
-            }
+    for (var i = 0u; i < 4u; i++) { // unroll
+        let r = lane_row(lane, i);
+        let of_row = results[r * RESULT_STRIDE + lane % COL_GROUPS];
+        for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
+            (*score)[k * 4u + i] = select(of_row[k], (*score)[k * 4u + i], by_lanes) * score_scale(r);
         }
     }
 }

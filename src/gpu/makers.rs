@@ -63,15 +63,15 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
     }
 }
 
-/// How the device of an adapter, with these features and limits, serves chunks of prompts.
+/// How the device of an adapter serves chunks of prompts.
 ///
 /// Where there are registers enough, most instructions of a tile in workgroup memory are multiply-adds. The compilers of
 /// Intel and Apple spill there, and AMD's before RDNA leaves room for one wave. Software computes what goes through that
-/// memory lane by lane. Matrix units halve NVIDIA's instructions; for AMD's, Mesa loads V in words of 16 bits, and spills.
-pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> ChunkForm {
+/// memory lane by lane. Matrix units serve nobody by default; see
+/// [`ChunkForm::MatrixTiles`].
+pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo) -> ChunkForm {
     match (info.vendor, info.subgroup_min_size) {
         _ if is_software(info) => ChunkForm::QueryTiles,
-        (NVIDIA, _) if has_matrices(features, limits) => matrix_tiles(info),
         (NVIDIA, _) | (AMD, 32) => ChunkForm::WorkgroupTiles { rows: 64 },
         _ => ChunkForm::QueryTiles,
     }
@@ -185,7 +185,7 @@ mod tests {
         (info.subgroup_min_size, info.subgroup_max_size) = sizes;
         let form = maker_form(&info, Features::SUBGROUP);
         let loops = if form.unrolled { "unrolled" } else { "loops" };
-        let chunks = match maker_chunk_form(&info, Features::SUBGROUP, &wgpu::Limits::default()) {
+        let chunks = match maker_chunk_form(&info) {
             ChunkForm::QueryTiles => String::new(),
             form => format!(", chunks of {} rows", form.rows()),
         };
@@ -293,19 +293,5 @@ mod tests {
         (info.vendor, info.subgroup_min_size, info.subgroup_max_size) = (NVIDIA, 32, 32);
         let without = AttentionForm { unrolled: true, ..WITHOUT_SUBGROUPS };
         assert_eq!(maker_form(&info, Features::empty()), without, "the device was made without subgroups");
-    }
-
-    #[test]
-    fn matrix_units_serve_chunks_where_the_device_was_asked_for_them_and_has_memory() {
-        let mut info = wgpu::AdapterInfo::new(DeviceType::DiscreteGpu, Backend::Vulkan);
-        (info.vendor, info.subgroup_min_size, info.subgroup_max_size) = (NVIDIA, 32, 32);
-        let roomy = wgpu::Limits { max_compute_workgroup_storage_size: MATRIX_WORKGROUP_BYTES, ..Default::default() };
-        let default = wgpu::Limits::default();
-        let form = |info: &wgpu::AdapterInfo, features, limits| maker_chunk_form(info, features, limits).to_string();
-        assert_eq!(form(&info, MATRIX_FEATURES, &roomy), "matrix-tiles64-16x16-subgroup32");
-        assert_eq!(form(&info, Features::SUBGROUP, &roomy), "workgroup-tiles64");
-        assert_eq!(form(&info, MATRIX_FEATURES, &default), "workgroup-tiles64");
-        info.vendor = AMD;
-        assert_eq!(form(&info, MATRIX_FEATURES, &roomy), "workgroup-tiles64");
     }
 }

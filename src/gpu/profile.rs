@@ -102,7 +102,7 @@ impl DeviceProfile {
             },
             chunk_queries: if one_by_one { u32::MAX } else { Schedule::default().chunk_queries },
             chunk_split_tokens: Schedule::default().chunk_split_tokens,
-            chunk_form: maker_chunk_form(info, features, limits).within(limits),
+            chunk_form: maker_chunk_form(info).within(limits),
             share_prefixes: true,
             split_tokens: if software { 1024 } else { 256 },
             // For heads of 128 that is 17 GFLOP on a CPU, and 550 on a GPU: well below a second on slow ones of either kind.

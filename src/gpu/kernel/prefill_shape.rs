@@ -313,8 +313,6 @@ impl PrefillShape {
         if let Some(matrices) = &self.matrices {
             self.add_matrices_to(matrices, constants);
         }
-        // Where a token is served once more: passes over its keys.
-        constants.set("TOKEN_PASSES", self.token_passes());
         constants.set_flag("SERVES_AGAIN", self.serves_again());
         let fits = |items: u32| items.is_multiple_of(LANES);
         constants.set_flag("Q_ITEMS_FIT", fits(self.rows * self.slice_vec4s));
@@ -328,11 +326,6 @@ impl PrefillShape {
     /// Whether tokens are served again where a sum is not finite.
     fn serves_again(&self) -> bool {
         self.tokens() > 1 || self.has_matrices()
-    }
-
-    /// Passes of such a token: by matrix units, and then by the lanes.
-    fn token_passes(&self) -> u32 {
-        1 + u32::from(self.has_matrices())
     }
 
     fn k_slices(&self) -> u32 {
@@ -357,7 +350,7 @@ impl PrefillShape {
         }
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
         // Tokens whose sums are not finite are served again, one by one.
-        let passes = if self.serves_again() { 1 + wide(self.token_passes() * self.tokens()) } else { 1 };
+        let passes = if self.serves_again() { 1 + wide(self.tokens()) } else { 1 };
         // Queries are measured, an element in four at a time.
         let measured = if self.has_matrices() { wide(self.head_dim / 4 + 2) } else { 0 };
         measured + passes * (tiles * per_tile + 4) + wide(num_tiles.max(1).ilog2()) + wide(MAX_CHUNK_TOKENS) + 4
