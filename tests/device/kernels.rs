@@ -4,7 +4,7 @@ use crate::common;
 
 use crate::common::{check, check_faults, gpu, profiles, with_splits};
 use wgpu_paged_attention::config::KvDtype;
-use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm};
+use wgpu_paged_attention::gpu::{DeviceProfile, LaneComm, Scoring};
 use wgpu_paged_attention::testkit::{Fault, Scenario, ScenarioSpec, changed};
 
 /// A shape on every form of the kernels, on one in f16 and on the other in another format; shapes take turns, for drivers
@@ -101,7 +101,8 @@ fn every_form_of_a_gpu_is_right_here_too() {
     let shapes = [(KvDtype::F16, 80), (KvDtype::Int4, 64), (KvDtype::F32, 20)];
     for ((lane_comm, unrolled, loads), (kv_dtype, head_dim)) in forms.into_iter().zip(shapes.into_iter().cycle()) {
         let form = changed(&own, |it| {
-            (it.lane_comm, it.unrolled, it.loads) = (lane_comm, unrolled, loads);
+            // What all of these can do; tests/device/forms.rs has the other ways to score.
+            (it.lane_comm, it.scoring, it.unrolled, it.loads) = (lane_comm, Scoring::KeyLanes, unrolled, loads);
             // Few keys take few rounds; a driver that counts them would get its own form.
             it.max_loop_rounds = u32::MAX;
             (it.tile_rows, it.tile_tokens, it.chunk_queries, it.split_tokens) = (4, 2, 9, 64);
