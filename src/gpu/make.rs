@@ -311,7 +311,7 @@ pub(super) fn record(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch]) 
             pass.set_pipeline(&dispatch.pipeline);
         }
         for (index, group) in dispatch.groups.iter().enumerate() {
-            if before.is_none_or(|before| before.groups[index] != *group) {
+            if group.is_some() && before.is_none_or(|before| before.groups[index] != *group) {
                 pass.set_bind_group(index as u32, group, &[]);
             }
         }

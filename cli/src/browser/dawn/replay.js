@@ -156,7 +156,7 @@ class Replay {
         pass.setPipeline(this.get(command[0]));
       } else if (command.is === "SetBindGroup") {
         const mine = offsets.slice(used, used += command.num_dynamic_offsets);
-        pass.setBindGroup(command.index, command.bind_group && this.get(command.bind_group), mine);
+        pass.setBindGroup(command.index, this.get(command.bind_group), mine);
       } else if (command.is === "DispatchWorkgroups") {
         pass.dispatchWorkgroups(...command[0]);
       } else if (!/Debug/.test(command.is)) {
