@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use wgpu_paged_attention::gpu::{DeviceProfile, matrix_features, recommended_features, recommended_limits};
+use wgpu_paged_attention::gpu::{DeviceProfile, recommended_features, recommended_limits};
 use wgpu_paged_attention::testkit::{KernelText, adapters, describe_driver};
 
 use super::chips::Chip;
@@ -32,27 +32,17 @@ pub fn measure(task: &Task) -> anyhow::Result<ChipReport> {
     let adapters = adapters(None)?;
     let [adapter] = &adapters[..] else { bail!("{} adapters instead of one", adapters.len()) };
     let info = adapter.get_info();
-    let (features, limits) = (recommended_features(adapter), recommended_limits(adapter));
-    let mut profile = DeviceProfile::new(&info, features, &limits);
-    // Of a device that is asked for its matrix units too.
-    let mut matrices = DeviceProfile::new(&info, features | matrix_features(adapter), &limits);
+    let mut profile = DeviceProfile::new(&info, recommended_features(adapter), &recommended_limits(adapter));
     let mut bound_loops = None;
     for plant in &task.plants {
         plant.change(&mut profile, &mut bound_loops);
-        plant.change(&mut matrices, &mut bound_loops);
     }
     let device = Device::open(adapter)?;
-    let kernels = |quick| -> anyhow::Result<Vec<KernelText>> {
-        let mut texts = grid::kernels(&grid::shapes(quick), &profile)?;
-        let more = grid::kernels(&grid::shapes(quick), &matrices)?;
-        texts.extend(more.into_iter().filter(|text| has_matrices(&text.wgsl)));
-        Ok(texts)
-    };
-    let mut texts = kernels(task.quick)?;
+    let mut texts = grid::kernels(&grid::shapes(task.quick), &profile)?;
     if let Some(bound) = bound_loops {
         texts.iter_mut().for_each(|text| text.checks.force_loop_bounding = bound);
     }
-    let quick = kernels(true)?;
+    let quick = grid::kernels(&grid::shapes(true), &profile)?;
     let mut rows = Vec::new();
     for (at, text) in texts.iter().enumerate() {
         let mut row = compile(task, &device, text).with_context(|| text.label.clone())?;

@@ -10,8 +10,8 @@ use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm, Scoring};
 pub enum Plant {
     TileRows(u32),
     TileTokens(u32),
-    /// Query rows of a workgroup for chunks; 0 serves chunks like all others.
-    ChunkRows(u32),
+    /// Also a form that no device gets by itself, as matrix tiles.
+    ChunkForm(ChunkForm),
     LaneComm(LaneComm),
     Scoring(Scoring),
     /// Whether marked loops are written out.
@@ -28,8 +28,7 @@ impl Plant {
         match self {
             Self::TileRows(rows) => profile.tile_rows = rows,
             Self::TileTokens(tokens) => profile.tile_tokens = tokens,
-            Self::ChunkRows(0) => profile.chunk_form = ChunkForm::QueryTiles,
-            Self::ChunkRows(rows) => profile.chunk_form = ChunkForm::WorkgroupTiles { rows },
+            Self::ChunkForm(form) => profile.chunk_form = form,
             Self::LaneComm(lane_comm) => {
                 profile.lane_comm = lane_comm;
                 // Lanes cannot lie across a row of K where they meet in workgroup memory.
@@ -52,7 +51,7 @@ impl fmt::Display for Plant {
         match self {
             Self::TileRows(rows) => write!(f, "tile_rows={rows}"),
             Self::TileTokens(tokens) => write!(f, "tile_tokens={tokens}"),
-            Self::ChunkRows(rows) => write!(f, "chunk_rows={rows}"),
+            Self::ChunkForm(form) => write!(f, "chunk_form={form}"),
             Self::LaneComm(lane_comm) => write!(f, "lane_comm={lane_comm}"),
             Self::Scoring(scoring) => write!(f, "scoring={}", scoring.name()),
             Self::Unrolled(unrolled) => write!(f, "unrolled={unrolled}"),
@@ -70,7 +69,7 @@ impl FromStr for Plant {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of tile_rows=N, tile_tokens=N, chunk_rows=N, loads=N, subgroups=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
+                "`{text}` is none of tile_rows=N, tile_tokens=N, chunk_form=query-tiles, chunk_form=workgroup-tilesN, chunk_form=matrix-tilesN-NxN-subgroupN, loads=N, subgroups=N, wide_loads=true, wide_loads=false, unrolled=true, unrolled=false, lane_comm=subgroupN, lane_comm=workgroupN, \
                  scoring=key-lanes, scoring=shared-queries, scoring=row-lanes, bound_loops=true, bound_loops=false"
             )
         };
@@ -87,16 +86,9 @@ impl FromStr for Plant {
             "wide_loads" => value.parse().map(Self::WideLoads).map_err(|_| refuse()),
             "unrolled" => value.parse().map(Self::Unrolled).map_err(|_| refuse()),
             "tile_tokens" => Ok(Self::TileTokens(number(value)?)),
-            "chunk_rows" => Ok(Self::ChunkRows(number(value)?)),
+            "chunk_form" => value.parse().map(Self::ChunkForm).map_err(|_| refuse()),
             "bound_loops" => value.parse().map(Self::BoundLoops).map_err(|_| refuse()),
-            "lane_comm" => {
-                let form = if let Some(lanes) = value.strip_prefix("subgroup") {
-                    LaneComm::Subgroup { lanes: number(lanes)? }
-                } else {
-                    LaneComm::Workgroup { lanes: number(value.strip_prefix("workgroup").ok_or_else(refuse)?)? }
-                };
-                Ok(Self::LaneComm(form))
-            }
+            "lane_comm" => value.parse().map(Self::LaneComm).map_err(|_| refuse()),
             _ => Err(refuse()),
         }
     }
@@ -111,7 +103,8 @@ mod tests {
         for right in [
             "tile_rows=16",
             "tile_tokens=4",
-            "chunk_rows=32",
+            "chunk_form=workgroup-tiles32",
+            "chunk_form=matrix-tiles64-16x16-subgroup32",
             "loads=4",
             "unrolled=true",
             "bound_loops=false",
@@ -120,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(right.parse::<Plant>().unwrap().to_string(), right);
         }
-        for wrong in ["tile_rows", "tile_rows=x", "rows=1", "lane_comm=32", "bound_loops=1"] {
+        for wrong in ["tile_rows", "tile_rows=x", "rows=1", "lane_comm=32", "chunk_form=64", "bound_loops=1"] {
             assert!(wrong.parse::<Plant>().unwrap_err().contains(wrong));
         }
     }
