@@ -24,7 +24,7 @@ pub(super) struct GroupParts<'a> {
     pub(super) ranges: &'a [wgpu::BufferBinding<'a>],
 }
 
-/// Bind groups that may be used again. Time passes in ticks, which whoever owns them counts.
+/// Bind groups that may be used again. Their owner counts the time, in ticks.
 #[derive(Debug)]
 pub(super) struct KeptGroups {
     kept: Mutex<Inner>,

@@ -67,7 +67,7 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
 ///
 /// Where there are registers enough, most instructions of a tile in workgroup memory are multiply-adds. The compilers of
 /// Intel and Apple spill there, and AMD's before RDNA leaves room for one wave. Software computes what goes through that
-/// memory lane by lane. Matrix units serve nobody by default; see
+/// memory lane by lane. No device uses matrix units by default; see
 /// [`ChunkForm::MatrixTiles`].
 pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo) -> ChunkForm {
     match (info.vendor, info.subgroup_min_size) {

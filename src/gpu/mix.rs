@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Odd, with no pattern in its bits: 2⁶⁴ over the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Multiplies and rotates. Whoever uses it compares what was hashed, or gives numbers that do not repeat; it is no defence
+/// Multiplies and rotates. Its users compare what was hashed, or give numbers that do not repeat; it is no defence
 /// against keys chosen to collide.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mix(u64);

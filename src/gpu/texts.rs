@@ -98,7 +98,7 @@ pub(crate) fn are_changed() -> bool {
     CHANGE.with_borrow(Option::is_some)
 }
 
-/// A kernel's text, and the checks that it needs: nobody knows whether the loops of a changed one end.
+/// A kernel's text, and the checks that it needs: the loops of a changed one may not end.
 pub(crate) fn to_compile(kernel: &Kernel) -> (String, wgpu::ShaderRuntimeChecks) {
     match CHANGE.with_borrow(Clone::clone) {
         Some(change) => (change(&kernel.to_string(), kernel.wgsl()), wgpu::ShaderRuntimeChecks::checked()),

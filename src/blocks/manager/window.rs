@@ -52,7 +52,7 @@ impl CacheManager {
         for entry in self.tables.row_mut(row)[columns].iter_mut().rev() {
             self.store.give_back(std::mem::replace(entry, RELEASED));
         }
-        // Whoever has lost a block shares none from then on, however many more it loses.
+        // A sequence that has lost a block shares none from then on, however many more it loses.
         if first {
             self.change_table(row);
         }

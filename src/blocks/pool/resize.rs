@@ -64,7 +64,7 @@ impl BlockPool {
         let end = self.nodes[old_end as usize];
         self.nodes[end.prev as usize].next = num_blocks;
         self.nodes[end.next as usize].prev = num_blocks;
-        // Nobody is left in the list but the end itself.
+        // Only the end itself is left in the list.
         let ring = |at: u32| if at == old_end { num_blocks } else { at };
         self.nodes[num_blocks as usize] = Node { prev: ring(end.prev), next: ring(end.next), ..end };
         self.nodes.truncate(num_blocks as usize + 1);
