@@ -260,7 +260,10 @@ fn devices_are_listed_with_what_they_are() {
             "storage_offset_alignment",
         ],
     );
-    has_keys(&first["features"], &["subgroups", "subgroup_min_size", "subgroup_max_size", "shader_f16", "timestamps"]);
+    has_keys(
+        &first["features"],
+        &["subgroups", "subgroup_min_size", "subgroup_max_size", "shader_f16", "matrix_units", "timestamps"],
+    );
     assert_eq!(first["software"], json!(software));
     for key in ["name", "driver", "kernel", "shader_compiler", "device_type"] {
         assert!(table.contains(first[key].as_str().expect("a text")), "{key}: {table}");
