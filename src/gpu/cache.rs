@@ -8,13 +8,14 @@ use super::binding::element_bytes;
 use super::error::{ArgumentError, DeviceError, GpuError};
 use super::kept::{GroupParts, KeptGroups};
 use super::kernel::Kernel;
-use super::kernel::params::ShardParams;
 use super::kernel::shape::KvShape;
 use super::make::{LazyPipeline, Maker};
+use super::ops::resize::Moves;
+use super::pools::HeadShard;
 use super::profile::DeviceProfile;
 use super::value::{ClearValue, Identity};
 use super::work::StepWork;
-use crate::layout::{HeadShards, KvLayout};
+use crate::layout::KvLayout;
 use crate::plan::{Schedule, StepPlan};
 
 /// Steps after which a bind group over buffers that no call named is let go, or twice as many.
@@ -74,64 +75,16 @@ pub struct KvCache {
     /// Steps that were begun.
     steps: AtomicU64,
     kept: KeptGroups,
+    pub(super) moves: Moves,
+    shrinks: Shrinks,
 }
 
-/// The KV heads of one layer that share a pair of bindings.
-#[derive(Debug)]
-pub struct HeadShard {
-    /// First KV head.
-    pub first_head: u32,
-    /// KV heads.
-    pub num_heads: u32,
-    /// K: `[num_blocks, num_heads, block_size, k_row_units]` units of 16 bytes.
-    pub k: wgpu::Buffer,
-    /// V: `[num_blocks, num_heads, block_size, v_row_units]`.
-    pub v: wgpu::Buffer,
-    pub(super) read: wgpu::BindGroup,
-    pub(super) write: wgpu::BindGroup,
-    /// How many heads there are, for kernels that see blocks as a whole.
-    pub(super) params: wgpu::BindGroup,
-}
-
-impl HeadShard {
-    /// Empty pools of `layout` for the same heads.
-    fn resized(
-        &self,
-        maker: &Maker,
-        layout: &KvLayout,
-        layouts: &SharedLayouts,
-        layer: u32,
-    ) -> Result<Self, DeviceError> {
-        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, self.num_heads)?;
-        let params = self.params.clone();
-        Ok(Self { first_head: self.first_head, num_heads: self.num_heads, k, v, read, write, params })
-    }
-}
-
-/// K and V of some heads, and how kernels bind them.
-struct Pools {
-    k: wgpu::Buffer,
-    v: wgpu::Buffer,
-    read: wgpu::BindGroup,
-    write: wgpu::BindGroup,
-}
-
-impl Pools {
-    fn new(
-        maker: &Maker,
-        layout: &KvLayout,
-        layouts: &SharedLayouts,
-        layer: u32,
-        num_heads: u32,
-    ) -> Result<Self, DeviceError> {
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let k = maker.buffer(&format!("paged.k[{layer}]"), usage, layout.k_shard_bytes(num_heads))?;
-        let v = maker.buffer(&format!("paged.v[{layer}]"), usage, layout.v_shard_bytes(num_heads))?;
-        let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
-        let read = maker.bind_group("paged.pools", &layouts.pools, &pools)?;
-        let write = maker.bind_group("paged.pools_append", &layouts.pools_append, &pools)?;
-        Ok(Self { k, v, read, write })
-    }
+/// How often the cache lost its last blocks, and how many the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shrinks {
+    count: u64,
+    pub(super) from: u32,
+    pub(super) to: u32,
 }
 
 impl KvCache {
@@ -157,7 +110,7 @@ impl KvCache {
         let layouts = SharedLayouts::new(&maker)?;
         let table_usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
         let layers = (0..layout.num_layers())
-            .map(|layer| new_layer(&maker, layout, &layouts, &head_shards, layer))
+            .map(|layer| HeadShard::of_layer(&maker, layout, &layouts, &head_shards, layer))
             .collect::<Result<_, _>>()?;
         let cache = Self {
             identity: Identity::default(),
@@ -173,12 +126,21 @@ impl KvCache {
             words: Mutex::default(),
             steps: AtomicU64::new(0),
             kept: KeptGroups::new(KEPT_STEPS),
+            moves: Moves::default(),
+            shrinks: Shrinks::default(),
             layouts,
             maker,
         };
         // Out of memory can also mean that the device went away.
         cache.maker.check()?;
         Ok(cache)
+    }
+
+    /// Calls that reach the pools begin with this: [`DeviceError::Lost`], or [`DeviceError::ResizeNotSubmitted`] where a
+    /// layer's pools lack what they held before.
+    pub(super) fn check(&self) -> Result<(), DeviceError> {
+        self.maker.check()?;
+        self.moves.check()
     }
 
     pub(super) fn identity(&self) -> &Identity {
@@ -241,75 +203,20 @@ impl KvCache {
         })
     }
 
-    /// Gives the pools of a layer room for `num_blocks` blocks, and records into `encoder` the copy of what they hold: all
-    /// blocks that the old and the new pools have. A pool of that size already is left as it is.
-    ///
-    /// The cache has as many blocks as the smallest of its layers. So all layers grow before the manager
-    /// [does](crate::blocks::CacheManager::resize), and shrink after it. What was recorded before uses the old pools: submit it
-    /// before `encoder`, and `encoder` before what is recorded from now on. A step that was begun before the cache shrank is
-    /// refused; [`take_clears`](crate::blocks::CacheManager::take_clears) and record them before, too.
-    ///
-    /// # If the copy does not run
-    ///
-    /// The new pools serve from this call on and are empty until `encoder` has run. If it is dropped, or wgpu refuses it, what
-    /// the layer held is lost, **and no later call says so**. So give the copy an encoder of its own, in which nothing else can
-    /// be refused, and submit it at once. If that fails, release all sequences,
-    /// [forget what was cached](crate::blocks::CacheManager::reset_prefix_cache), and compute their tokens again; what was
-    /// [swapped out](Self::swap_out) before can be swapped in.
-    ///
-    /// An old pool's memory is free once what `encoder` holds has run. Submitting and polling the device after each layer thus
-    /// takes the memory of one layer more at the most:
-    ///
-    /// ```no_run
-    /// # use wgpu_paged_attention::{blocks::CacheManager, gpu::KvCache, wgpu};
-    /// # fn grow(device: &wgpu::Device, queue: &wgpu::Queue, cache: &mut KvCache, manager: &mut CacheManager)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let num_blocks = 2 * manager.num_blocks(); // max_num_blocks at the most
-    /// for layer in 0..cache.layout().num_layers() {
-    ///     let mut encoder = device.create_command_encoder(&Default::default());
-    ///     cache.resize_layer(&mut encoder, layer, num_blocks)?;
-    ///     queue.submit([encoder.finish()]);
-    ///     device.poll(wgpu::PollType::wait_indefinitely())?;
-    /// }
-    /// manager.resize(num_blocks)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`GpuError::Argument`] for a layer that does not exist, or a size beyond
-    /// [`max_num_blocks`](crate::config::CacheConfig::max_num_blocks); [`GpuError::Device`] if there is no memory. Nothing is
-    /// recorded then, and layers that have grown before serve as well: try again, or shrink them.
-    pub fn resize_layer(
-        &mut self,
-        encoder: &mut wgpu::CommandEncoder,
-        layer: u32,
-        num_blocks: u32,
-    ) -> Result<(), GpuError> {
-        self.maker.check()?;
-        let most = self.layout.max_num_blocks();
-        if num_blocks == 0 || num_blocks > most {
-            let problem = format!("is {num_blocks}, outside 1..={most}; make the cache with a larger max_num_blocks");
-            return Err(ArgumentError::new("num_blocks", problem).into());
-        }
-        let resized = self.layout.with_num_blocks(num_blocks);
-        let old = self.head_shards(layer)?;
-        if old.iter().all(|shard| shard.k.size() == resized.k_shard_bytes(shard.num_heads)) {
-            return Ok(());
-        }
-        let new = old.iter().map(|shard| shard.resized(&self.maker, &resized, &self.layouts, layer));
-        let new = new.collect::<Result<Vec<_>, _>>()?;
-        // Out of memory can also mean that the device went away.
-        self.maker.check()?;
-        for (old, new) in old.iter().zip(&new) {
-            for (old, new) in [(&old.k, &new.k), (&old.v, &new.v)] {
-                encoder.copy_buffer_to_buffer(old, 0, new, 0, old.size().min(new.size()));
-            }
-        }
-        self.layers[layer as usize] = new;
+    /// Gives a layer other pools.
+    pub(super) fn set_layer(&mut self, layer: u32, head_shards: Vec<HeadShard>) {
+        self.layers[layer as usize] = head_shards;
         let blocks = |shard: &HeadShard| shard.k.size() / self.layout.k_block_bytes(shard.num_heads);
-        let fewest = self.layers.iter().flatten().map(blocks).min().unwrap_or(1);
-        self.layout = self.layout.with_num_blocks(fewest as u32);
-        Ok(())
+        let to = self.layers.iter().flatten().map(blocks).min().unwrap_or(1) as u32;
+        let from = self.layout.num_blocks();
+        if to < from {
+            self.shrinks = Shrinks { count: self.shrinks.count + 1, from, to };
+        }
+        self.layout = self.layout.with_num_blocks(to);
+    }
+
+    pub(super) fn shrinks(&self) -> Shrinks {
+        self.shrinks
     }
 
     /// How plans for this cache cut their work.
@@ -362,26 +269,4 @@ impl KvCache {
         encoder.on_submitted_work_done(move || drop(in_flight));
         Ok(arena)
     }
-}
-
-fn new_layer(
-    maker: &Maker,
-    layout: &KvLayout,
-    layouts: &SharedLayouts,
-    head_shards: &HeadShards,
-    layer: u32,
-) -> Result<Vec<HeadShard>, DeviceError> {
-    let new_shard = |(first_head, num_heads)| {
-        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, num_heads)?;
-        let params =
-            maker.uniform("paged.shard_params", &ShardParams { num_kv_heads: num_heads, ..Default::default() })?;
-        let params = maker.bind_group("paged.shard", &layouts.shard, &[params.as_entire_buffer_binding()])?;
-        Ok(HeadShard { first_head, num_heads, k, v, read, write, params })
-    };
-    head_shards.iter().map(new_shard).collect()
-}
-
-/// The pools of some head shards, as arguments that are written.
-pub(super) fn pool_buffers(head_shards: &[HeadShard]) -> impl Iterator<Item = (&'static str, &wgpu::Buffer)> + Clone {
-    head_shards.iter().flat_map(|head_shard| [("the pool of K", &head_shard.k), ("the pool of V", &head_shard.v)])
 }

@@ -94,6 +94,15 @@ pub enum DeviceError {
     /// The encoder that was to take blocks to the host was dropped, or wgpu refused it.
     #[error("the encoder that was to take the blocks to the host was dropped or refused; record the swap again")]
     NotSubmitted,
+    /// The encoder that was to copy a layer into its new pools was dropped, or wgpu refused it.
+    #[error(
+        "the encoder that was to copy layer {layer} into its new pools was dropped or refused; resize that layer again, \
+         which copies from the old ones"
+    )]
+    ResizeNotSubmitted {
+        /// The layer.
+        layer: u32,
+    },
     /// wgpu refused what was asked of it.
     #[error("wgpu refused {what}: {message}")]
     Validation {

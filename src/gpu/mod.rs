@@ -18,14 +18,16 @@ mod mix;
 mod ops;
 pub(crate) mod parallel;
 mod pipeline_cache;
+mod pools;
 mod profile;
+mod receipt;
 mod step;
 #[cfg(feature = "testkit")]
 pub(crate) mod texts;
 mod value;
 mod work;
 
-pub use cache::{HeadShard, KvCache};
+pub use cache::KvCache;
 pub use error::{ArgumentError, DeviceError, GpuError, SpecError};
 pub use io::IoSlice;
 pub use kernel::chunk_form::ChunkForm;
@@ -44,6 +46,7 @@ pub use ops::states::{State, StateMerger, StateShape};
 pub use ops::swap::{SwapInError, SwapOut};
 pub use ops::transfer::{BlockPair, ExternalPool, Transfer};
 pub use pipeline_cache::{MAX_PIPELINE_CACHE_BYTES, PipelineCacheError, load_pipeline_cache, save_pipeline_cache};
+pub use pools::HeadShard;
 #[cfg(feature = "profiles")]
 pub use profile::file::{Measured, ProfileError, TunedProfile};
 pub use profile::{DeviceProfile, recommended_features, recommended_limits};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::arena::Arena;
+use super::cache::{KvCache, Shrinks};
 use super::error::{ArgumentError, GpuError};
-use super::make::Maker;
 use super::mix::Mix;
 use super::value::Identity;
 use super::work::StepWork;
@@ -19,8 +19,8 @@ use crate::plan::TableSource;
 pub struct Step {
     arena: Arc<Arena>,
     cache: Identity,
-    /// Blocks of the cache when the step was begun: all that it names are below.
-    num_blocks: u32,
+    /// Of the cache when the step was begun: while it has not shrunk since, it has all blocks that the step names.
+    shrinks: Shrinks,
     /// Counts the steps of the cache.
     pub(super) number: u64,
     /// The pass that was entered last, by its hash.
@@ -28,8 +28,9 @@ pub struct Step {
 }
 
 impl Step {
-    pub(super) fn new(arena: Arc<Arena>, cache: Identity, num_blocks: u32, number: u64) -> Self {
-        Self { arena, cache, num_blocks, number, entered: AtomicU64::new(0) }
+    pub(super) fn new(arena: Arc<Arena>, cache: &KvCache, number: u64) -> Self {
+        let (cache, shrinks) = (cache.identity().clone(), cache.shrinks());
+        Self { arena, cache, shrinks, number, entered: AtomicU64::new(0) }
     }
 
     /// What it asks of the kernels.
@@ -85,32 +86,27 @@ impl Step {
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
-    /// Bind group 0, for a call of the cache that began the step and has `num_blocks` blocks now. The first call in a pass asks whether the device is lost,
-    /// and keeps the step's words until what the pass recorded has run, or was dropped.
-    pub(super) fn enter(
-        &self,
-        maker: &Maker,
-        cache: &Identity,
-        num_blocks: u32,
-        pass: &wgpu::ComputePass<'_>,
-    ) -> Result<&wgpu::BindGroup, GpuError> {
+    /// Bind group 0, for a call of the cache that began the step. The first call in a pass asks whether the device is lost or
+    /// a layer's pools are, and keeps the step's words until what the pass recorded has run, or was dropped.
+    pub(super) fn enter(&self, cache: &KvCache, pass: &wgpu::ComputePass<'_>) -> Result<&wgpu::BindGroup, GpuError> {
         // A pass has a number of its own, which only a hasher gets to see.
         let mut hasher = Mix::default();
         pass.hash(&mut hasher);
         let pass_hash = hasher.finish();
         if self.entered.load(Ordering::Relaxed) != pass_hash {
-            maker.check()?;
+            cache.check()?;
             self.keep(pass);
             self.entered.store(pass_hash, Ordering::Relaxed);
         }
-        if self.cache != *cache {
+        if self.cache != *cache.identity() {
             return Err(ArgumentError::other_cache("step").into());
         }
-        if self.num_blocks > num_blocks {
+        let now = cache.shrinks();
+        if self.shrinks != now {
             let problem = format!(
-                "was begun when the cache had {} blocks, but it has {num_blocks} now; begin it again, or shrink the cache \
-                 after its last append and attend",
-                self.num_blocks
+                "was begun before the cache shrank from {} blocks to {}; begin it again, or shrink the cache after its last \
+                 append and attend",
+                now.from, now.to
             );
             return Err(ArgumentError::new("step", problem).into());
         }

@@ -246,6 +246,31 @@ impl TestEngine {
         self.read(&outs)
     }
 
+    /// A whole step, whose outputs are held against the oracle.
+    #[track_caller]
+    pub fn step_right(&mut self, requests: &[Request<'_>]) {
+        let rows = self.rows(requests);
+        let out = self.step(requests);
+        self.assert_right(&out, &rows);
+    }
+
+    /// Submits and commits a step that was recorded, and holds its outputs against the oracle.
+    #[track_caller]
+    pub fn finish_right(&mut self, encoder: wgpu::CommandEncoder, requests: &[Request<'_>], io: &[StepIo]) {
+        let rows = self.rows(requests);
+        self.gpu.submit(encoder);
+        self.commit(requests);
+        let outs: Vec<_> = io.iter().map(|io| io.out.clone()).collect();
+        self.assert_right(&self.read(&outs), &rows);
+    }
+
+    /// The tokens of a step that is not committed yet, by their positions.
+    fn rows(&self, requests: &[Request<'_>]) -> Vec<(SeqId, u32)> {
+        let tokens =
+            requests.iter().map(|&(seq, tokens)| (seq, self.manager.seq_len(seq).unwrap(), tokens.len() as u32));
+        tokens.flat_map(|(seq, len, count)| (len..len + count).map(move |position| (seq, position))).collect()
+    }
+
     /// The outputs of all layers.
     pub fn read(&self, outs: &[wgpu::Buffer]) -> Vec<f32> {
         outs.iter().flat_map(|out| self.gpu.read::<f32>(out).unwrap()).collect()

@@ -102,10 +102,7 @@ fn a_pool_of_the_cache_is_no_argument() {
     // and the same step can still be recorded right
     let mut encoder = engine.encoder();
     engine.record(&mut encoder, &step, &io);
-    gpu.submit(encoder);
-    engine.commit(&request);
-    let outs: Vec<_> = io.into_iter().map(|io| io.out).collect();
-    engine.assert_right(&engine.read(&outs), &[(seq, 0), (seq, 1)]);
+    engine.finish_right(encoder, &request, &io);
 }
 
 #[test]

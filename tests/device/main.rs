@@ -19,6 +19,7 @@ mod forms;
 mod golden;
 mod grid;
 mod growth;
+mod growth_lost;
 mod io_layout;
 mod kept_io;
 mod kernels;

@@ -61,17 +61,11 @@ fn a_batch_that_decodes_and_prefills_at_once_is_right_at_every_token() {
         let config = config().with_paged(paged).with_num_blocks(96);
         let mut engine = TestEngine::plain(&gpu, &config, 4);
         let seqs: Vec<SeqId> = (0..3).map(|_| engine.seq()).collect();
-        let (text, mut lens) = (words(17), [0; 3]);
+        let text = words(17);
         for counts in [[9, 0, 0], [1, 4, 0], [1, 1, 17], [1, 0, 3], [0, 7, 1], [1, 1, 1]] {
             let requests: Vec<Request<'_>> =
-                seqs.iter().zip(counts).map(|(&seq, count)| (seq, &text[..count as usize])).collect();
-            let out = engine.step(&requests);
-            let mut rows = Vec::new();
-            for (at, count) in counts.into_iter().enumerate() {
-                rows.extend((lens[at]..lens[at] + count).map(|position| (seqs[at], position)));
-                lens[at] += count;
-            }
-            engine.assert_right(&out, &rows);
+                seqs.iter().zip(counts).map(|(&seq, count)| (seq, &text[..count])).collect();
+            engine.step_right(&requests);
         }
     }
 }
@@ -123,8 +117,7 @@ fn a_step_whose_encoder_is_dropped_leaves_the_next_one_alone() {
         engine.manager.rollback(&mut engine.plan).unwrap();
         assert_eq!(pool_words(&gpu, &engine.cache), before, "round {round}");
 
-        let out = engine.step(&[(a, &[4, 5])]);
-        engine.assert_right(&out, &[(a, 2 * round), (a, 2 * round + 1)]);
+        engine.step_right(&[(a, &[4, 5])]);
     }
 }
 
@@ -175,8 +168,7 @@ fn a_new_owner_of_a_table_row_does_not_touch_the_blocks_of_the_one_before() {
     engine.step(&[(b, &words(8))]);
     let owned = engine.manager.block_table(c).unwrap();
     assert!(old.iter().any(|block| owned.contains(block)), "no block changed hands");
-    let out = engine.step(&[(b, &[1])]);
-    engine.assert_right(&out, &[(b, 8)]);
+    engine.step_right(&[(b, &[1])]);
     // C's blocks are unchanged where no other sequence wrote.
     let mut fresh = TestEngine::plain(&gpu, &config, 4);
     let (_, d) = (fresh.seq(), fresh.seq());
@@ -210,9 +202,7 @@ fn a_step_that_does_not_fit_changes_nothing_however_often_it_is_tried() {
         assert_eq!((engine.manager.seq_len(a), engine.manager.seq_len(b)), (Ok(33), Ok(0)));
         engine.manager.release(a).unwrap();
         if round % 250 == 0 {
-            let rows: Vec<_> = (0..32).map(|position| (b, position)).collect();
-            let out = engine.step(&[(b, &words(32))]);
-            engine.assert_right(&out, &rows);
+            engine.step_right(&[(b, &words(32))]);
         }
         engine.manager.release(b).unwrap();
         assert_eq!(engine.manager.num_free_blocks(), 4);
@@ -249,8 +239,7 @@ fn empty_requests_take_no_block_and_stale_handles_are_refused() {
     assert_eq!(engine.manager.reserve(&[(a, 1)], &mut engine.plan), Err(stale));
     assert_eq!(engine.manager.release(a), Err(ManagerError::StaleSequence { seq: a }));
     assert_eq!(engine.manager.block_table(a), Err(ManagerError::StaleSequence { seq: a }));
-    let out = engine.step(&[(b, &[1])]);
-    engine.assert_right(&out, &[(b, 3)]);
+    engine.step_right(&[(b, &[1])]);
 }
 
 /// Live allocations of the device, by the name of their buffer, where the back end keeps a list.
@@ -273,9 +262,7 @@ fn a_long_conversation_needs_no_new_buffer_and_no_longer_upload() {
     for jump in [4000, 1000, 3900] {
         engine.append(&[(seq, &words(jump))]);
         for _ in 0..20 {
-            let position = engine.manager.seq_len(seq).unwrap();
-            let out = engine.step(&[(seq, &[1])]);
-            engine.assert_right(&out, &[(seq, position)]);
+            engine.step_right(&[(seq, &[1])]);
             sent.push(engine.plan.upload_bytes());
         }
         gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();

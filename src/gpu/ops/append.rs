@@ -1,7 +1,7 @@
 //! The append of new K and V: their kernels, rotary embedding and rows in f16 included, and their recording.
 
 use crate::gpu::binding::grid;
-use crate::gpu::cache::{KvCache, pool_buffers};
+use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, GpuError};
 use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
@@ -12,6 +12,7 @@ use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
 use crate::gpu::ops::rotary::RotarySpec;
 use crate::gpu::ops::spec::{AttentionSpec, check_query_heads};
+use crate::gpu::pools::pool_buffers;
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
 use crate::setters::setters;
@@ -155,7 +156,7 @@ impl KvCache {
         layer: u32,
         io: AppendIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(&self.maker, self.identity(), self.layout().num_blocks(), pass)?;
+        let step_group = step.enter(self, pass)?;
         let (layout, profile) = (self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
         if appender.cache != *self.identity() {

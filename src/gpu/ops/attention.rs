@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::gpu::binding::{element_bytes, grid};
-use crate::gpu::cache::{HeadShard, KvCache, pool_buffers};
+use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
@@ -14,6 +14,7 @@ use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
 use crate::gpu::ops::class_kernel::{ClassKernel, class_kernels};
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::parallel;
+use crate::gpu::pools::{HeadShard, pool_buffers};
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
 use crate::gpu::work::StepWork;
@@ -122,7 +123,7 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(&self.maker, self.identity(), self.layout().num_blocks(), pass)?;
+        let step_group = step.enter(self, pass)?;
         let (profile, work) = (self.profile(), step.work());
         let head_shards = self.head_shards(layer)?;
         attention.check_cache(self)?;

@@ -24,7 +24,7 @@ impl KvCache {
     /// [`GpuError::Argument`] for a plan of another layout, one that was not made by [`new_plan`](Self::new_plan), or one
     /// whose step its manager has closed; [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn begin_step(&self, encoder: &mut wgpu::CommandEncoder, plan: &StepPlan) -> Result<Step, GpuError> {
-        self.maker.check()?;
+        self.check()?;
         if let Some(difference) = plan.difference(self.layout()) {
             return Err(ArgumentError::other_shape("plan", difference).into());
         }
@@ -56,6 +56,6 @@ impl KvCache {
                 work.record(&mut pass, &arena);
             }
         }
-        Ok(Step::new(arena, self.identity().clone(), self.layout().num_blocks(), self.next_step()))
+        Ok(Step::new(arena, self, self.next_step()))
     }
 }

@@ -6,11 +6,12 @@ use std::fmt;
 use crate::blocks::BlockId;
 use crate::gpu::arena::Arena;
 use crate::gpu::binding::{element_bytes, grid};
-use crate::gpu::cache::{HeadShard, KvCache};
+use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{Dispatch, record};
+use crate::gpu::pools::HeadShard;
 use crate::gpu::value::ClearValue;
 use crate::layout::UNIT_BYTES;
 use crate::plan::{BlockCopy, StepHeader};
@@ -54,7 +55,7 @@ impl KvCache {
     /// [`GpuError::Argument`] for a block that does not exist, or a target that another copy reads or writes;
     /// [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn copy_blocks(&self, encoder: &mut wgpu::CommandEncoder, copies: &[BlockCopy]) -> Result<(), GpuError> {
-        self.maker.check()?;
+        self.check()?;
         self.check_blocks("copies", copies.iter().flat_map(|copy| [copy.source, copy.target]), 2)?;
         check_order(copies)?;
         let header = StepHeader { num_copies: copies.len() as u32, copies_base: HEADER_WORDS, ..Default::default() };
@@ -70,7 +71,7 @@ impl KvCache {
         blocks: &[BlockId],
         value: ClearValue,
     ) -> Result<(), GpuError> {
-        self.maker.check()?;
+        self.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
         let header = StepHeader { num_clears: blocks.len() as u32, clears_base: HEADER_WORDS, ..Default::default() };
         self.record_blocks(encoder, header, bytemuck::cast_slice(blocks), self.clears(value, blocks.len())?)

@@ -1,8 +1,5 @@
 //! Blocks out to host memory, and back.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-
 use crate::blocks::{BlockId, CacheManager, SeqId, SequenceRecord};
 use crate::error::ManagerError;
 use crate::gpu::cache::KvCache;
@@ -10,6 +7,7 @@ use crate::gpu::compat;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::ops::staging::{Route, host_blocks};
+use crate::gpu::receipt::Receipt;
 use crate::host::{BlockShape, HostBlocks};
 
 /// Blocks on their way to the host; see [`KvCache::swap_out`].
@@ -19,20 +17,10 @@ pub struct SwapOut {
     /// In ascending order, none twice.
     ids: Vec<BlockId>,
     route: Route,
-    /// The chunks; then, if there are any, a word that is [`RAN`] once the encoder's commands ran.
+    /// The chunks.
     staging: Vec<wgpu::Buffer>,
-    arrival: Arc<Arrival>,
-}
-
-/// wgpu lets staging be mapped even where it refused the encoder, and then it holds zeros.
-const RAN: u32 = 1;
-
-/// What the device has said of the staging buffers.
-#[derive(Debug)]
-struct Arrival {
-    /// Buffers that the host may not read yet.
-    pending: AtomicUsize,
-    failed: AtomicBool,
+    /// Of the copies; none where no block was named.
+    receipt: Option<Receipt<()>>,
 }
 
 /// Why sequences did not come back.
@@ -59,17 +47,7 @@ impl SwapOut {
     }
 
     fn check(&self) -> Result<(), DeviceError> {
-        // Before the count: who still holds it may be about to count.
-        let expected = Arc::strong_count(&self.arrival) > 1;
-        fence(Ordering::Acquire);
-        if self.arrival.failed.load(Ordering::Acquire) {
-            return Err(DeviceError::Lost);
-        }
-        match self.arrival.pending.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ if expected => Err(DeviceError::Pending),
-            _ => Err(DeviceError::NotSubmitted),
-        }
+        self.receipt.as_ref().map_or(Ok(()), Receipt::check)
     }
 
     /// What the blocks held when the encoder's commands ran.
@@ -82,9 +60,6 @@ impl SwapOut {
         let mut blocks = host_blocks(self.shape, &self.ids)?;
         let views = self.staging.iter().map(|buffer| compat::mapped(buffer).ok_or(DeviceError::Lost));
         let views = views.collect::<Result<Vec<_>, _>>()?;
-        if views.last().is_some_and(|word| word[..] != RAN.to_ne_bytes()) {
-            return Err(DeviceError::NotSubmitted);
-        }
         for run in &self.route.runs {
             let staged = &views[run.chunk][..];
             for (place, host, from) in run.pieces() {
@@ -121,35 +96,22 @@ impl KvCache {
     /// # Ok(()) }
     /// ```
     pub fn swap_out(&self, encoder: &mut wgpu::CommandEncoder, blocks: &[BlockId]) -> Result<SwapOut, GpuError> {
-        self.maker.check()?;
+        self.check()?;
         self.check_blocks("blocks", blocks.iter().copied(), 1)?;
         let mut ids = blocks.to_vec();
         ids.sort_unstable();
         ids.dedup();
         let route = Route::new(self, &ids);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let sizes = route.chunks.iter().copied().chain((!ids.is_empty()).then_some(4));
-        let staging = sizes.map(|size| self.maker.buffer("paged.staging", usage, size));
+        let staging = route.chunks.iter().map(|&size| self.maker.buffer("paged.staging", usage, size));
         let staging = staging.collect::<Result<Vec<_>, _>>()?;
-        if let Some(word) = staging.last() {
-            let ran = self.maker.filled("paged.ran", wgpu::BufferUsages::COPY_SRC, &RAN.to_ne_bytes())?;
-            encoder.copy_buffer_to_buffer(&ran, 0, word, 0, 4);
-        }
+        let receipt = (!ids.is_empty()).then(|| Receipt::record(&self.maker, encoder, &staging, ()));
+        let receipt = receipt.transpose()?;
         for run in &route.runs {
             let to = &staging[run.chunk];
             encoder.copy_buffer_to_buffer(&run.pool, run.pool_offset, to, run.chunk_offset, run.bytes());
         }
-        let arrival = Arc::new(Arrival { pending: AtomicUsize::new(staging.len()), failed: AtomicBool::new(false) });
-        for buffer in &staging {
-            let arrival = Arc::clone(&arrival);
-            encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, .., move |result| {
-                if result.is_err() {
-                    arrival.failed.store(true, Ordering::Release);
-                }
-                arrival.pending.fetch_sub(1, Ordering::AcqRel);
-            });
-        }
-        Ok(SwapOut { shape: BlockShape::of(self.layout()), ids, route, staging, arrival })
+        Ok(SwapOut { shape: BlockShape::of(self.layout()), ids, route, staging, receipt })
     }
 
     /// Records copies of blocks from the host: for every pair, the block that held `pair.0` when it was swapped out comes
@@ -164,7 +126,7 @@ impl KvCache {
         host: &HostBlocks,
         pairs: &[(BlockId, BlockId)],
     ) -> Result<(), GpuError> {
-        self.maker.check()?;
+        self.check()?;
         if let Some((field, given, expected)) = host.shape().difference(&BlockShape::of(self.layout()), true) {
             let problem = format!("has blocks of {field} {given}, but the cache has {expected}");
             return Err(ArgumentError::new("host", problem).into());
@@ -226,7 +188,7 @@ impl KvCache {
         records: &[SequenceRecord],
         host: &HostBlocks,
     ) -> Result<Vec<SeqId>, SwapInError> {
-        self.maker.check().map_err(GpuError::from)?;
+        self.check().map_err(GpuError::from)?;
         if let Some(difference) = self.layout().difference(manager.layout()) {
             return Err(GpuError::from(ArgumentError::other_shape("manager", difference)).into());
         }

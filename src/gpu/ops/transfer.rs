@@ -6,13 +6,14 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::BlockId;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
-use crate::gpu::cache::{KvCache, pool_buffers};
+use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch, record};
 use crate::gpu::ops::blocks::written_twice;
+use crate::gpu::pools::pool_buffers;
 use crate::gpu::value::{ExternalLayout, Identity};
 use crate::layout::KvLayout;
 
@@ -132,7 +133,7 @@ impl KvCache {
         pairs: &[BlockPair],
         direction: Direction,
     ) -> Result<(), GpuError> {
-        self.maker.check()?;
+        self.check()?;
         let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
         let head_shards = self.head_shards(layer)?;
         if transfer.cache != *self.identity() {
