@@ -400,8 +400,8 @@ fn serve(work: Work, served: Pass, lane: u32) -> bool {
 }
 
 // The first pass serves all tokens. A key that only some of them see has the weight 0 for the others, but 0 · V is NaN
-// where V is not finite, and so are halves of 0 that matrix units multiply by ∞: if a sum comes out like that, the tokens
-// are served again, one by one and by the lanes.
+// where V is not finite: if a sum comes out like that, the tokens are served again, one by one, to the same bits as if each were
+// alone.
 fn attend(work: Work, lane: u32) {
     measure_queries(work, lane);
     if (lane == 0u) { atomicStore(&flags, 0u); }

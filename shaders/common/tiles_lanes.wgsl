@@ -53,7 +53,7 @@ fn add_product(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
 }
 
 // Adds the products of a slice to the scores of the lane's rows and keys.
-fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
+fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
     let row = lane / COL_GROUPS;
     let col = lane % COL_GROUPS;
     for (var d = 0u; d < SLICE_VEC4S; d++) { // unroll
@@ -73,13 +73,13 @@ fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, 
 }
 
 // After the last slice.
-fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
+fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
     // Some lanes may still read keys where parts of rows will be.
     if (SLICE_LINES > VALUES_LINE) { workgroupBarrier(); }
 }
 
 // Adds up the weighted values of a slice.
-fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, by_lanes: bool, member: u32, lane: u32) {
+fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: bool, member: u32, lane: u32) {
     let row = lane / COL_GROUPS;
     let col = lane % COL_GROUPS;
     for (var k = 0u; k < V_KEYS; k++) { // unroll

@@ -8,6 +8,9 @@
 // each multiplied for itself, and so as exact as 21 bits are: of the largest element of a query row, which a power of two brings
 // to where f16 has most of its numbers. Sums of products go through workgroup memory to the lanes that
 // know their rows: subgroups may lay a matrix out as they like. A row of the result depends on its own row alone.
+//
+// Halves may be 0, and 0 · ∞ is NaN. A pass that serves tokens again takes what the lanes multiply in place of every product of
+// the units that is not finite, and leaves all others: their bits are those of the first pass.
 
 // Queries and keys of a slice; then weights, and a slice of values. Upper halves before the lower ones.
 var<workgroup> operands: array<vec4<f16>, OPERANDS>;
@@ -40,6 +43,12 @@ fn upper_half(x: vec4<f32>) -> vec4<f32> {
 // The rest; of infinity, nothing.
 fn lower_half(x: vec4<f32>, upper: vec4<f32>) -> vec4<f16> {
     return vec4<f16>(select(x - upper, vec4<f32>(0.0), x == upper));
+}
+
+// What of `x` is finite, and of `other` where it is not.
+fn finite_or(x: vec4<f32>, other: vec4<f32>) -> vec4<f32> {
+    let exponent = vec4<u32>(0x7f800000u);
+    return select(x, other, (bitcast<vec4<u32>>(x) & exponent) == exponent);
 }
 
 // Finds the largest element of every query row that goes in as two halves.
@@ -116,12 +125,9 @@ fn member_col(member: u32) -> u32 {
 }
 
 // Adds the products of a slice.
-fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
-    if (by_lanes) {
-        add_slice_by_lanes(score, lane);
-    } else if (member < MEMBERS) {
-        multiply_slice(products, member);
-    }
+fn add_slice(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+    if (again) { add_slice_by_lanes(score, lane); }
+    if (member < MEMBERS) { multiply_slice(products, member); }
 }
 
 // What matrix units do stands in functions without a condition: naga demands flow that it knows to be uniform.
@@ -167,32 +173,31 @@ fn write_products(products: ptr<function, Products>, member: u32) {
 }
 
 // After the last slice.
-fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, by_lanes: bool, member: u32, lane: u32) {
-    if (!by_lanes && member < MEMBERS) { write_products(products, member); }
+fn read_scores(products: ptr<function, Products>, score: ptr<function, array<f32, SCORES>>, again: bool, member: u32, lane: u32) {
+    if (member < MEMBERS) { write_products(products, member); }
     workgroupBarrier();
     for (var i = 0u; i < 4u; i++) { // unroll
         let r = lane_row(lane, i);
-        let of_row = results[r * RESULT_STRIDE + lane % COL_GROUPS];
+        var of_row = results[r * RESULT_STRIDE + lane % COL_GROUPS];
+        if (again) { of_row = finite_or(of_row, vec4<f32>((*score)[i], (*score)[4u + i], (*score)[8u + i], (*score)[12u + i])); }
         for (var k = 0u; k < KEYS_PER_LANE; k++) { // unroll
-            (*score)[k * 4u + i] = select(of_row[k], (*score)[k * 4u + i], by_lanes) * score_scale(r);
+            (*score)[k * 4u + i] = of_row[k] * score_scale(r);
         }
     }
 }
 
 // Adds up the weighted values of a slice, RESULT_COLS matrices of columns at a time.
-fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, by_lanes: bool, member: u32, lane: u32) {
+fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: bool, member: u32, lane: u32) {
     for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
-        if (by_lanes) {
-            add_values_by_lanes(acc, slice, c, lane);
-        } else {
-            if (member < MEMBERS) { multiply_values(slice, c, member); }
-            workgroupBarrier();
-            for (var i = 0u; i < 4u; i++) { // unroll
-                let sums = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
-                (*acc)[i * OUT_VEC4S + c] = fma(sums, vec4<f32>(1.0 / WEIGHT_SCALE), (*acc)[i * OUT_VEC4S + c]);
-            }
-            workgroupBarrier();
+        if (member < MEMBERS) { multiply_values(slice, c, member); }
+        workgroupBarrier();
+        for (var i = 0u; i < 4u; i++) { // unroll
+            let r = lane_row(lane, i);
+            var sums = results[r * RESULT_STRIDE + lane % COL_GROUPS];
+            if (again && !is_finite(sums)) { sums = finite_or(sums, sum_by_lanes(slice, c, r, lane)); }
+            (*acc)[i * OUT_VEC4S + c] = fma(sums, vec4<f32>(1.0 / WEIGHT_SCALE), (*acc)[i * OUT_VEC4S + c]);
         }
+        workgroupBarrier();
     }
 }
 
@@ -215,16 +220,16 @@ fn multiply_values(slice: u32, chunk: u32, member: u32) {
     write_products(&products, member);
 }
 
-fn add_values_by_lanes(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, chunk: u32, lane: u32) {
+// The lane's columns of row r of such a product.
+fn sum_by_lanes(slice: u32, chunk: u32, r: u32, lane: u32) -> vec4<f32> {
+    var sum = vec4<f32>(0.0);
     for (var k = 0u; k < V_KEYS; k++) {
         let value = vec4<f32>(operands[VALUES + k * VALUE_STRIDE + chunk * COL_GROUPS + lane % COL_GROUPS]);
         let key = slice * V_KEYS + k;
-        for (var i = 0u; i < 4u; i++) { // unroll
-            let at = lane_row(lane, i) * WEIGHT_STRIDE + key / 4u;
-            let weight = f32(operands[at][key % 4u]) + f32(operands[LOWER_WEIGHTS + at][key % 4u]);
-            (*acc)[i * OUT_VEC4S + chunk] += weight / WEIGHT_SCALE * value;
-        }
+        let at = r * WEIGHT_STRIDE + key / 4u;
+        sum += (f32(operands[at][key % 4u]) + f32(operands[LOWER_WEIGHTS + at][key % 4u])) * value;
     }
+    return sum;
 }
 
 // Shares the lane's part of its 4 rows with the lanes of the same rows, where it found its own results.

@@ -27,9 +27,7 @@ pub enum ChunkForm {
     /// [`WorkgroupTiles`](Self::WorkgroupTiles) of as many rows. The device must have
     /// [`matrix_features`](crate::gpu::matrix_features); that the adapter has matrices of this size cannot be checked.
     ///
-    /// Queries in f32 are as exact as 21 bits of their head's largest element. No device gets this form by default: where a sum
-    /// of a workgroup is not finite, the lanes serve all its tokens again, and round otherwise than the units, so that NaN or
-    /// infinity in one row changes the last bits of its neighbours.
+    /// Queries in f32 are as exact as 21 bits of their head's largest element.
     MatrixTiles {
         /// Query rows of a workgroup: 16, 32 or 64.
         rows: u32,
