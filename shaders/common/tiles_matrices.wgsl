@@ -191,10 +191,9 @@ fn add_values(acc: ptr<function, array<vec4<f32>, SUMS>>, slice: u32, again: boo
     for (var c = 0u; c < OUT_VEC4S; c++) { // unroll
         if (member < MEMBERS) { multiply_values(slice, c, member); }
         workgroupBarrier();
+        if (again) { mend_results(slice, c, lane); }
         for (var i = 0u; i < 4u; i++) { // unroll
-            let r = lane_row(lane, i);
-            var sums = results[r * RESULT_STRIDE + lane % COL_GROUPS];
-            if (again && !is_finite(sums)) { sums = finite_or(sums, sum_by_lanes(slice, c, r, lane)); }
+            let sums = results[lane_row(lane, i) * RESULT_STRIDE + lane % COL_GROUPS];
             (*acc)[i * OUT_VEC4S + c] = fma(sums, vec4<f32>(1.0 / WEIGHT_SCALE), (*acc)[i * OUT_VEC4S + c]);
         }
         workgroupBarrier();
@@ -220,16 +219,22 @@ fn multiply_values(slice: u32, chunk: u32, member: u32) {
     write_products(&products, member);
 }
 
-// The lane's columns of row r of such a product.
-fn sum_by_lanes(slice: u32, chunk: u32, r: u32, lane: u32) -> vec4<f32> {
-    var sum = vec4<f32>(0.0);
-    for (var k = 0u; k < V_KEYS; k++) {
-        let value = vec4<f32>(operands[VALUES + k * VALUE_STRIDE + chunk * COL_GROUPS + lane % COL_GROUPS]);
-        let key = slice * V_KEYS + k;
-        let at = r * WEIGHT_STRIDE + key / 4u;
-        sum += (f32(operands[at][key % 4u]) + f32(operands[LOWER_WEIGHTS + at][key % 4u])) * value;
+// Puts the lane's own sums in place of those that are not finite, where no other lane reads them.
+fn mend_results(slice: u32, chunk: u32, lane: u32) {
+    let rows = rounds(4u);
+    let keys = rounds(V_KEYS);
+    for (var i = 0u; i < rows; i++) {
+        let r = lane_row(lane, i);
+        let place = r * RESULT_STRIDE + lane % COL_GROUPS;
+        var sum = vec4<f32>(0.0);
+        for (var k = 0u; k < keys; k++) {
+            let value = vec4<f32>(operands[VALUES + k * VALUE_STRIDE + chunk * COL_GROUPS + lane % COL_GROUPS]);
+            let key = slice * V_KEYS + k;
+            let at = r * WEIGHT_STRIDE + key / 4u;
+            sum += (f32(operands[at][key % 4u]) + f32(operands[LOWER_WEIGHTS + at][key % 4u])) * value;
+        }
+        results[place] = finite_or(results[place], sum);
     }
-    return sum;
 }
 
 // Shares the lane's part of its 4 rows with the lanes of the same rows, where it found its own results.

@@ -345,7 +345,7 @@ impl PrefillShape {
         let mut per_tile = 1 + wide(self.k_slices()) + 1 + parts * (wide(self.v_slices()) + 1);
         if self.has_matrices() {
             // Where the lanes multiply what the units could not.
-            let chunks = wide(LANE_ROWS * out_vec4s(self.v_vec4s, self.rows) * (self.v_keys + 1));
+            let chunks = wide(out_vec4s(self.v_vec4s, self.rows) * (LANE_ROWS * (self.v_keys + 2) + 1));
             per_tile += wide(self.k_slices() * (self.slice_vec4s + 1)) + wide(self.v_slices()) * chunks;
         }
         let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
