@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::error::SpecError;
+use crate::gpu::kernel::displayed::{as_displayed, in_files_as_displayed};
 use crate::gpu::kernel::prefill_shape::{LANES, WORKGROUP_BYTES};
-use crate::gpu::kernel::shape::as_displayed;
 
 /// How chunks of prompts are served; in a file `query-tiles`, `workgroup-tiles64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -96,16 +96,4 @@ impl FromStr for ChunkForm {
     }
 }
 
-impl TryFrom<String> for ChunkForm {
-    type Error = SpecError;
-
-    fn try_from(text: String) -> Result<Self, SpecError> {
-        text.parse()
-    }
-}
-
-impl From<ChunkForm> for String {
-    fn from(form: ChunkForm) -> Self {
-        form.to_string()
-    }
-}
+in_files_as_displayed!(ChunkForm);

@@ -7,6 +7,7 @@
 
 pub(crate) mod attention_shape;
 pub(crate) mod chunk_form;
+pub(crate) mod displayed;
 mod matrices;
 pub(crate) mod params;
 mod parts;

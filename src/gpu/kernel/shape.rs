@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::formats::{KvDtype, ScaleScope};
 use crate::gpu::error::SpecError;
+use crate::gpu::kernel::displayed::{as_displayed, in_files_as_displayed};
 use crate::layout::KvLayout;
 
 /// Constants of a shader, in the order in which they are declared.
@@ -201,29 +202,4 @@ impl FromStr for LaneComm {
     }
 }
 
-/// What was read of `text`, if it is displayed just so: a number may be written in several ways.
-pub(crate) fn as_displayed<T: fmt::Display>(
-    option: &'static str,
-    text: &str,
-    read: Option<T>,
-    rule: &str,
-) -> Result<T, SpecError> {
-    read.filter(|read| read.to_string() == text).ok_or_else(|| {
-        let shown: String = text.chars().take(80).collect();
-        SpecError::new(option, format!("is `{shown}`; it must be {rule}"))
-    })
-}
-
-impl TryFrom<String> for LaneComm {
-    type Error = SpecError;
-
-    fn try_from(text: String) -> Result<Self, SpecError> {
-        text.parse()
-    }
-}
-
-impl From<LaneComm> for String {
-    fn from(lane_comm: LaneComm) -> Self {
-        lane_comm.to_string()
-    }
-}
+in_files_as_displayed!(LaneComm);
