@@ -92,7 +92,8 @@ impl KvCache {
     ///
     /// # Errors
     /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, [`GpuError::Device`] if a buffer would
-    /// be too large, or the device is out of memory or lost.
+    /// be too large, or the device is out of memory or lost, [`GpuError::Spec`] if heads so wide take more workgroup memory than
+    /// it has.
     pub fn new(device: &wgpu::Device, layout: &KvLayout) -> Result<Self, GpuError> {
         Self::with_profile(device, layout, DeviceProfile::of(device))
     }
@@ -104,6 +105,7 @@ impl KvCache {
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
         let maker = Maker::new(device)?;
         profile.check(device)?;
+        profile.check_memory(&KvShape::of(layout), &device.limits())?;
         let head_shards = layout.head_shards(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
         let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
         let table_bytes = element_bytes("the block tables", table_words, &profile)?;

@@ -1,5 +1,7 @@
 //! How the attention kernel divides queries, keys and the elements of a head among the lanes of a workgroup.
 
+mod rounds;
+
 use std::fmt;
 
 use crate::formats::KvDtype;
@@ -117,6 +119,11 @@ impl AttentionShape {
         1 << most_rows(kv, form).clamp(1, MAX_TILE_TOKENS).ilog2()
     }
 
+    /// The most workgroup memory that kernels take for query tiles of any class, and any number of heads.
+    pub(crate) fn most_workgroup_bytes(kv: &KvShape, form: AttentionForm) -> u32 {
+        workgroup_bytes(kv, AttentionForm { subgroups: subgroups(kv, form), ..form }, most_rows(kv, form))
+    }
+
     /// Tokens of a query tile.
     pub(crate) fn tokens(&self) -> u32 {
         1 << self.class
@@ -204,99 +211,49 @@ impl AttentionShape {
     fn v_batch(&self) -> u32 {
         self.lanes_per_row().min(1 << self.loads.ilog2())
     }
-
-    /// Loop rounds of one invocation for `keys` keys and `num_tiles` query tiles, or a few more; see
-    /// [`DeviceProfile::max_loop_rounds`](crate::gpu::DeviceProfile::max_loop_rounds).
-    pub(crate) fn loop_rounds(&self, keys: u32, num_tiles: u32) -> u64 {
-        let wide = u64::from;
-        let (rows, keys_per_lane, parts) = (wide(self.rows()), wide(self.keys_per_lane), wide(self.parts));
-        let slices = wide(self.slices());
-        let outputs = rows * slices * parts;
-        let reductions = (wide(self.lanes.ilog2()) + 2) * (rows + 1);
-        let k_batches = wide((self.k_units / self.k_batch()) + self.k_units.div_ceil(self.k_group()));
-        let v_batches = slices * keys_per_lane * (wide(self.lanes_per_row() / self.v_batch()) + 1);
-        let tiles = wide(keys.div_ceil(self.key_tile())) + 2;
-        let shared = if self.shared_queries() { rows * (2 + wide(self.k_units) * parts / wide(self.lanes)) } else { 0 };
-        // A loop of n rounds counts n, and one more to end it; inner loops count in every round.
-        let (per_tile, once) = if self.unrolled {
-            let k_loads = if self.scoring == Scoring::RowLanes { self.row_rounds(0) } else { k_batches };
-            let loads = if self.whole { 0 } else { k_loads + v_batches };
-            (1 + loads, wide(self.key_groups) * outputs + shared + 8)
-        } else {
-            let k_batch = wide(self.k_batch());
-            let score = if self.scoring == Scoring::RowLanes {
-                self.row_rounds(rows)
-            } else {
-                k_batches
-                    * (3 + k_batch * (3 + keys_per_lane + parts * (2 + keys_per_lane + rows * (2 + keys_per_lane))))
-            };
-            let softmax = rows * (8 + 6 * keys_per_lane) + 6 * keys_per_lane + outputs + reductions;
-            let add = v_batches * (2 + wide(self.v_batch()) * (4 + parts * (2 + rows)));
-            let once =
-                2 * reductions + outputs * (10 + wide(self.key_groups)) + rows * (4 + wide(self.k_units) * parts);
-            (3 + 2 * keys_per_lane + score + softmax + add, once)
-        };
-        let join = if self.subgroups > 1 { rows * (4 + 2 * wide(self.subgroups) * (2 + slices * parts)) } else { 0 };
-        // Tokens whose sums are not finite are served again, one by one.
-        let passes = if self.class == 0 { 1 } else { 1 + wide(self.tokens()) };
-        passes * (tiles * per_tile + once + join) + wide(num_tiles.max(1).ilog2()) + wide(self.tokens()) + 4
-    }
-
-    /// Whether the queries lie in workgroup memory, from where a loop that is not marked fetches them.
-    fn shared_queries(&self) -> bool {
-        self.scoring == Scoring::SharedQueries
-    }
-
-    /// Loop rounds of scoring a key tile with the lanes across a row of K, for `rows` query rows in loops; 0 if only the loop
-    /// over batches is left.
-    fn row_rounds(&self, rows: u64) -> u64 {
-        let wide = u64::from;
-        let (steps, slices, parts) = (wide(self.k_steps()), wide(self.k_slices()), wide(self.parts));
-        let batches = wide(self.keys_per_lane) * (2 + wide(self.k_lanes_per_row) / steps);
-        if rows == 0 {
-            return batches;
-        }
-        let sums = steps * (4 + rows + slices * (3 + parts * (2 + rows)));
-        // A level's exchanges are half of those before; what is left over goes through all rows.
-        let halves = rows * steps + 2 * wide(self.lanes.ilog2()) * (2 + rows);
-        batches * (4 + rows + sums + halves)
-    }
 }
 
 /// Rows for which there is room, at least one: `tile_rows` in registers, less where a row takes more of them than one of
 /// f16 and the usual width, and what fits into the workgroup's memory where values go through it.
 fn most_rows(kv: &KvShape, form: AttentionForm) -> u32 {
-    let AttentionForm { lane_comm, scoring, tile_rows, .. } = form;
+    let AttentionForm { lane_comm, tile_rows, .. } = form;
     let lanes = lane_comm.lanes().max(1);
     let usual = KvShape { format: KvDtype::F16, head_dim: USUAL_DIM, v_head_dim: USUAL_DIM, ..*kv };
     let in_registers = tile_rows
         .min(tile_rows.saturating_mul(USUAL_DIM) / kv.head_dim.max(1))
         .min(tile_rows.saturating_mul(out_vec4s(&usual, lanes)) / out_vec4s(kv, lanes))
         .max(1);
-    let queries = query_bytes(kv);
-    let scores = lanes * lane_comm.keys_per_lane();
-    let (per_row, besides) = match (lane_comm, scoring) {
-        // Queries and weights are held per row; rows of keys, one vec4 a lane and a flag besides.
-        (LaneComm::Workgroup { .. }, _) => (queries + 4 * scores, 4 * scores + 16 * lanes + 16),
-        (_, Scoring::SharedQueries) => (queries, 0),
-        _ => return in_registers,
-    };
-    in_registers.min((WORKGROUP_BYTES.saturating_sub(besides) / per_row.max(1)).max(1))
+    let alone = AttentionForm { subgroups: 1, ..form };
+    (1..=in_registers).rev().find(|rows| workgroup_bytes(kv, alone, *rows) <= WORKGROUP_BYTES).unwrap_or(1)
 }
 
 /// Subgroups of a workgroup: fewer where what they found does not fit into its memory.
 fn subgroups(kv: &KvShape, form: AttentionForm) -> u32 {
-    let LaneComm::Subgroup { lanes } = form.lane_comm else { return 1 };
-    let queries = if form.scoring == Scoring::SharedQueries { most_rows(kv, form) * query_bytes(kv) } else { 0 };
-    // A row's values and its state, and a flag.
-    let of_each = 16 * lanes * out_vec4s(kv, lanes.max(1)) + 8;
-    let most = (WORKGROUP_BYTES.saturating_sub(queries + 16) / of_each).max(1);
-    1 << form.subgroups.clamp(1, most).ilog2()
+    let LaneComm::Subgroup { .. } = form.lane_comm else { return 1 };
+    let rows = most_rows(kv, form);
+    let fits =
+        |subgroups: &u32| workgroup_bytes(kv, AttentionForm { subgroups: *subgroups, ..form }, rows) <= WORKGROUP_BYTES;
+    let most = form.subgroups.max(1).ilog2();
+    (0..=most).rev().map(|log2| 1 << log2).find(fits).unwrap_or(1)
 }
 
-/// Bytes of a query row in workgroup memory.
-fn query_bytes(kv: &KvShape) -> u32 {
-    16 * kv.k_units() * kv.parts()
+/// Workgroup memory for `rows` query rows.
+fn workgroup_bytes(kv: &KvShape, form: AttentionForm, rows: u32) -> u32 {
+    let lanes = form.lane_comm.lanes().max(1);
+    let keys = lanes * form.lane_comm.keys_per_lane();
+    let queries = rows.saturating_mul(16 * kv.k_units() * kv.parts());
+    // A flag besides, wherever lanes agree there.
+    match form.lane_comm {
+        // Weights are held per row; rows of keys, and one vec4 a lane.
+        LaneComm::Workgroup { .. } => queries + 4 * keys * rows + 4 * keys + 16 * lanes + 16,
+        LaneComm::Subgroup { .. } => {
+            let queries = if form.scoring == Scoring::SharedQueries { queries } else { 0 };
+            let subgroups = form.subgroups;
+            // A row's values and its state.
+            let team = 16 * subgroups * lanes * out_vec4s(kv, lanes) + (8 * subgroups).next_multiple_of(16) + 16;
+            queries + if subgroups > 1 { team } else { 0 }
+        }
+    }
 }
 
 /// Groups of lanes across rows of so many units: the largest power of two, so that it divides the lanes.

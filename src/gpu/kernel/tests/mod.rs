@@ -4,6 +4,7 @@
 mod block_shaders;
 mod loops;
 mod matrices;
+mod memory;
 mod rotary_and_states;
 mod shader_text;
 mod shaders;

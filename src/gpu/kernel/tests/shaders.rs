@@ -4,14 +4,12 @@
 use std::mem::{offset_of, size_of};
 
 use super::shader_text::{Member, Reflection, Translated, reflect, translate};
-use super::variants::{ATTENTIONS, CLASSES, FORMS, WORKGROUP, attention, max_class, subgroup, variants};
+use super::variants::{ATTENTIONS, CLASSES, WORKGROUP, attention, subgroup, variants};
 use crate::formats::KvDtype;
 use crate::gpu::BlockPair;
 use crate::gpu::kernel::attention_shape::AttentionForm;
-use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, MergeParams, ShardParams, TransferParams};
-use crate::gpu::kernel::prefill_shape::PrefillShape;
-use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
+use crate::gpu::kernel::shape::{KvShape, Scoring};
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder};
@@ -96,54 +94,6 @@ fn every_variant_keeps_the_default_limits() {
         assert!(storage_buffers <= STORAGE_BUFFERS_PER_STAGE, "{kernel} binds {storage_buffers} storage buffers");
         assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes of workgroup memory");
         assert!(invocations <= INVOCATIONS, "{kernel} has {invocations} invocations");
-    }
-}
-
-/// Every class that a device without subgroups gets, for every width: the memory of a workgroup is what limits them.
-#[test]
-fn the_memory_of_a_workgroup_suffices_for_heads_of_every_width() {
-    let mut widest = 0;
-    for form in FORMS.into_iter().filter(|form| matches!(form.lane_comm, LaneComm::Workgroup { .. })) {
-        for format in KvDtype::ALL {
-            for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (192, 128), (256, 256), (512, 512), (40, 512)]
-            {
-                let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-                for class in 0..=max_class(&kv, form) {
-                    for group in [1, 8] {
-                        let kernel = attention(kv, true, group, class, form, ATTENTIONS[1]);
-                        let Reflection { workgroup_bytes, .. } = reflect(&kernel, &text(&kernel));
-                        assert!(workgroup_bytes <= WORKGROUP_BYTES, "{kernel} takes {workgroup_bytes} bytes");
-                        widest = widest.max(class);
-                    }
-                }
-            }
-        }
-    }
-    assert_eq!(widest, 4);
-}
-
-#[test]
-fn the_memory_of_a_workgroup_suffices_for_chunks_of_heads_of_every_width() {
-    for format in KvDtype::ALL {
-        for (rows, v_head_dim) in [16, 32, 64].into_iter().flat_map(|rows| (1..=512).step_by(7).map(move |v| (rows, v)))
-        {
-            for head_dim in [1, 8, 12, 64, 300, 512] {
-                let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-                let bytes = PrefillShape::new(&kv, 4, ChunkForm::WorkgroupTiles { rows }).workgroup_bytes();
-                assert!(bytes <= WORKGROUP_BYTES, "{kv} in {rows} rows takes {bytes} bytes");
-            }
-        }
-    }
-    // What the host counts is what the text declares.
-    for (format, rows) in KvDtype::ALL.into_iter().flat_map(|format| [16, 32, 64].map(|rows| (format, rows))) {
-        for (head_dim, v_head_dim) in [(1, 1), (64, 64), (128, 128), (40, 512)] {
-            let kv = KvShape { format, head_dim, v_head_dim, block_size: 16 };
-            let form = ChunkForm::WorkgroupTiles { rows };
-            let kernel = Kernel::PagedPrefill { kv, paged: true, group: 4, form, variant: ATTENTIONS[0] };
-            let Reflection { workgroup_bytes, invocations, .. } = reflect(&kernel, &text(&kernel));
-            assert_eq!(workgroup_bytes, PrefillShape::new(&kv, 4, form).workgroup_bytes(), "{kernel}");
-            assert_eq!(invocations, 128, "{kernel}");
-        }
     }
 }
 
