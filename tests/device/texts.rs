@@ -4,7 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::{gpu, mean_scene};
+use crate::common::batches::v_index;
+use crate::common::{gpu, matrix_form, mean_scene};
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceError, DeviceProfile, GpuError};
 use wgpu_paged_attention::testkit::{
@@ -14,10 +15,15 @@ use wgpu_paged_attention::testkit::{
 /// One split, so that no merge writes what the kernels did.
 const SPLIT: u32 = 16_384;
 
-/// The device's profile without subgroups, with chunks in tiles of so many rows.
-fn profile(gpu: &Gpu, rows: u32) -> DeviceProfile {
+/// Chunks in tiles of so many rows that the lanes multiply.
+fn tiles(rows: u32) -> ChunkForm {
+    ChunkForm::WorkgroupTiles { rows }
+}
+
+/// The device's profile without subgroups, with chunks in this form.
+fn profile(gpu: &Gpu, chunk_form: ChunkForm) -> DeviceProfile {
     changed(&DeviceProfile::of(&gpu.device).without_subgroups(), |it| {
-        it.chunk_form = ChunkForm::WorkgroupTiles { rows };
+        it.chunk_form = chunk_form;
         (it.chunk_queries, it.chunk_split_tokens, it.split_tokens) = (9, SPLIT, SPLIT);
         (it.tile_rows, it.tile_tokens, it.max_loop_rounds) = (4, 4, u32::MAX);
     })
@@ -30,7 +36,7 @@ fn chunk(queries: u32) -> ScenarioSpec {
 }
 
 /// What a device computes where these pieces of the kernel for chunks are others.
-fn run_with(gpu: &Gpu, rows: u32, scenario: &Scenario, pieces: &'static [(&str, &str)]) -> Outcome {
+fn run_with(gpu: &Gpu, form: ChunkForm, scenario: &Scenario, pieces: &'static [(&str, &str)]) -> Outcome {
     let planted = Rc::new(Cell::new(false));
     let seen = planted.clone();
     let change = move |label: &str, text: String| {
@@ -43,7 +49,7 @@ fn run_with(gpu: &Gpu, rows: u32, scenario: &Scenario, pieces: &'static [(&str, 
             text.replace(from, to)
         })
     };
-    let outcome = with_changed_texts(change, || scenario.run(gpu, &profile(gpu, rows), None)).unwrap();
+    let outcome = with_changed_texts(change, || scenario.run(gpu, &profile(gpu, form), None)).unwrap();
     assert!(planted.get(), "the kernel for chunks was not compiled");
     outcome
 }
@@ -78,9 +84,9 @@ fn the_oracle_notices_faults_in_the_kernel_for_chunks() {
     ];
     let scenario = Scenario::random(&chunk(90), 51).unwrap();
     for rows in [64, 16] {
-        scenario.judge(&run_with(&gpu, rows, &scenario, &[])).unwrap();
+        scenario.judge(&run_with(&gpu, tiles(rows), &scenario, &[])).unwrap();
         for (name, pieces) in faults {
-            assert!(scenario.judge(&run_with(&gpu, rows, &scenario, pieces)).is_err(), "{rows} rows: {name}");
+            assert!(scenario.judge(&run_with(&gpu, tiles(rows), &scenario, pieces)).is_err(), "{rows} rows: {name}");
         }
     }
 }
@@ -105,12 +111,32 @@ fn without_the_second_pass_what_is_not_finite_would_reach_other_queries() {
     let Some(gpu) = gpu() else { return };
     let scenario = with_nan_at_the_end();
     for rows in [64, 16] {
-        assert!(are_clean(&scenario, &run_with(&gpu, rows, &scenario, &[])), "{rows} rows");
+        assert!(are_clean(&scenario, &run_with(&gpu, tiles(rows), &scenario, &[])), "{rows} rows");
         let missing = &[("passes = 1u + work.num_tokens;", "")];
         assert!(
-            !are_clean(&scenario, &run_with(&gpu, rows, &scenario, missing)),
+            !are_clean(&scenario, &run_with(&gpu, tiles(rows), &scenario, missing)),
             "{rows} rows: the fault did not show"
         );
+    }
+}
+
+#[test]
+fn where_the_lanes_served_a_token_again_alone_other_rows_would_show_it() {
+    let Some(gpu) = gpu() else { return };
+    for rows in [64, 16] {
+        let Some(form) = matrix_form(&gpu, rows) else { return };
+        let spec = ScenarioSpec { kv_dtype: KvDtype::F16, ..chunk(20) };
+        let clean = Scenario::random(&spec, 54).unwrap();
+        let mut spoilt = clean.clone();
+        spoilt.v[v_index(&clean, 0, spec.seq_lens[0] - 1, 0, 5)] = f32::NAN;
+        // Of all queries but the last.
+        let bits = |scenario: &Scenario, pieces| -> Vec<u32> {
+            let out = run_with(&gpu, form, scenario, pieces).out;
+            out[..19 * 4 * 16].iter().map(|x| x.to_bits()).collect()
+        };
+        assert!(bits(&spoilt, &[]) == bits(&clean, &[]), "{form}");
+        let all = &[("return select(x, other, (bitcast<vec4<u32>>(x) & exponent) == exponent);", "return other;")];
+        assert!(bits(&spoilt, all) != bits(&clean, all), "{form}: the fault did not show");
     }
 }
 
@@ -118,7 +144,7 @@ fn without_the_second_pass_what_is_not_finite_would_reach_other_queries() {
 /// rounds counts n, and one more to end it.
 fn counting(text: &str) -> String {
     let is_loop = |line: &str| ["for (", "while (", "loop {"].iter().any(|head| line.trim_start().starts_with(head));
-    let mut counted = String::from("var<private> census: u32;\n");
+    let mut counted = String::new();
     for line in text.lines() {
         let (code, _) = line.split_once("//").unwrap_or((line, ""));
         match code.rsplit_once('{') {
@@ -131,16 +157,32 @@ fn counting(text: &str) -> String {
         lse[tile_query(header, item.tile, 0u) * params.num_q_heads + first_row_head(item)] = census;
     }
     }
+    var<private> census: u32;
     fn first_row_head(item: Item) -> u32 { return (params.first_kv_head + item.kv_head) * GROUP; }
     ";
     counted.replace_range(end..=end, write);
     counted
 }
 
-/// The most rounds that any workgroup took, and what the host counts for the same step.
-fn census(gpu: &Gpu, profile: &DeviceProfile, scenario: &Scenario) -> (u64, u64) {
-    let count = |label: &str, text: String| if label.starts_with("paged_") { counting(&text) } else { text };
-    let outcome = with_changed_texts(count, || scenario.run(gpu, profile, None)).unwrap();
+/// Also computes key tiles past the end of a split, of which no query sees a key, in rounds that the host knows nothing of.
+fn longer(text: String) -> String {
+    let end = "break if at >= served.end;";
+    assert!(text.contains(end), "the kernel has no `{end}`");
+    text.replace(end, "break if at >= 16u * served.end;")
+}
+
+/// The most rounds that any workgroup took with texts that were changed so, and what the host counts for the same step.
+fn census(
+    gpu: &Gpu,
+    profile: &DeviceProfile,
+    scenario: &Scenario,
+    change: impl Fn(String) -> String + 'static,
+) -> (u64, u64) {
+    // A driver that counts rounds gets texts of its own.
+    let counting_form = changed(profile, |it| it.max_loop_rounds = u32::MAX - 1);
+    let attends = |label: &str| label.starts_with("paged_");
+    let count = move |label: &str, text: String| if attends(label) { counting(&change(text)) } else { text };
+    let outcome = with_changed_texts(count, || scenario.run(gpu, &counting_form, None)).unwrap();
     // Log-sum-exps are no such small numbers of bits.
     let rounds = outcome.lse.iter().map(|lse| lse.to_bits()).filter(|&bits| bits < 1 << 22);
     let refused = scenario.run(gpu, &changed(profile, |it| it.max_loop_rounds = 1), None);
@@ -153,8 +195,7 @@ fn census(gpu: &Gpu, profile: &DeviceProfile, scenario: &Scenario) -> (u64, u64)
 /// Asserts that the host counts enough rounds for a scenario. Returns the share of them that was taken.
 #[track_caller]
 fn assert_counted(gpu: &Gpu, profile: &DeviceProfile, scenario: &Scenario) -> f64 {
-    // A driver that counts rounds gets texts of its own.
-    let (taken, counted) = census(gpu, &changed(profile, |it| it.max_loop_rounds = u32::MAX - 1), scenario);
+    let (taken, counted) = census(gpu, profile, scenario, |text| text);
     let form = profile.form_name();
     println!("{form}, {:?}: {taken} of {counted} rounds", profile.chunk_form);
     assert!(taken <= counted, "{form}, {:?}: {taken} rounds, {counted} counted", scenario.spec);
@@ -171,11 +212,29 @@ fn no_invocation_takes_more_rounds_than_the_host_counts() {
             let query_lens = Some(lens.iter().map(|len| [*len, 9][turn % 2].min(*len)).collect());
             let spec = ScenarioSpec { kv_dtype, variant, query_lens, ..ScenarioSpec::decode(8, 2, head_dim, &lens) };
             let scenario = Scenario::random(&ScenarioSpec { lse: true, ..spec }, 52).unwrap();
-            assert_counted(&gpu, &profile(&gpu, rows), &scenario);
+            assert_counted(&gpu, &profile(&gpu, tiles(rows)), &scenario);
         }
     }
-    // Where every token is served again, the count is not far above.
-    assert!(assert_counted(&gpu, &profile(&gpu, 64), &with_nan_at_the_end()) > 0.2);
+    // Where every token is served again, the count is not far above, and notices what it should.
+    let scenario = with_nan_at_the_end();
+    assert!(assert_counted(&gpu, &profile(&gpu, tiles(64)), &scenario) > 0.2);
+    let (taken, counted) = census(&gpu, &profile(&gpu, tiles(64)), &scenario, longer);
+    assert!(taken > counted, "{taken} rounds are too few to notice, {counted} are counted");
+}
+
+#[test]
+fn nor_does_one_where_matrix_units_multiply() {
+    let Some(gpu) = gpu() else { return };
+    for (rows, head_dim) in [(64, 128), (32, 24), (16, 64)] {
+        let Some(form) = matrix_form(&gpu, rows) else { return };
+        let spec =
+            ScenarioSpec { kv_dtype: KvDtype::F16, lse: true, ..ScenarioSpec::decode(4, 2, head_dim, &[90, 64]) };
+        let spec = ScenarioSpec { query_lens: Some(vec![20, 64]), ..spec };
+        assert_counted(&gpu, &profile(&gpu, form), &Scenario::random(&spec, 55).unwrap());
+        // Every product of a value is one of the lanes, too.
+        let last = |_: usize, position: u32, _: u32, _: u32| if position > 60 { f32::INFINITY } else { 1.0 };
+        assert_counted(&gpu, &profile(&gpu, form), &mean_scene(&spec, last));
+    }
 }
 
 #[test]
@@ -191,6 +250,9 @@ fn nor_does_one_of_any_other_form() {
         let spec = ScenarioSpec { query_lens: Some(vec![1, 2, 5]), ..spec };
         assert_counted(&gpu, &narrow, &Scenario::random(&spec, 53).unwrap());
         let last = |_: usize, position: u32, _: u32, _: u32| if position == 63 { f32::NAN } else { 1.0 };
-        assert!(assert_counted(&gpu, &narrow, &mean_scene(&spec, last)) > 0.1);
+        let scenario = mean_scene(&spec, last);
+        assert!(assert_counted(&gpu, &narrow, &scenario) > 0.1);
+        let (taken, counted) = census(&gpu, &narrow, &scenario, longer);
+        assert!(taken > counted, "{}: {taken} rounds are too few to notice, {counted} are counted", narrow.form_name());
     }
 }
