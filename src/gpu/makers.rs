@@ -67,8 +67,9 @@ pub(super) fn maker_form(info: &wgpu::AdapterInfo, features: wgpu::Features) -> 
 ///
 /// Where there are registers enough, most instructions of a tile in workgroup memory are multiply-adds. The compilers of
 /// Intel and Apple spill there, and AMD's before RDNA leaves room for one wave. Software computes what goes through that
-/// memory lane by lane. No device uses matrix units by default; see
-/// [`ChunkForm::MatrixTiles`].
+/// memory lane by lane. Matrix units are left to profiles: for 16 rows and 32 keys of 128 elements Mesa's compiler for NVIDIA
+/// takes 3,420 instructions with them, 128 of which multiply matrices, and 6,000 without, and as many registers. What that is
+/// worth depends on the rate of the units, which differs from GPU to GPU, and none was there to time it.
 pub(super) fn maker_chunk_form(info: &wgpu::AdapterInfo) -> ChunkForm {
     match (info.vendor, info.subgroup_min_size) {
         _ if is_software(info) => ChunkForm::QueryTiles,

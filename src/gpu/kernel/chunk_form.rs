@@ -27,7 +27,8 @@ pub enum ChunkForm {
     /// [`WorkgroupTiles`](Self::WorkgroupTiles) of as many rows. The device must have
     /// [`matrix_features`](crate::gpu::matrix_features); that the adapter has matrices of this size cannot be checked.
     ///
-    /// Queries in f32 are as exact as 21 bits of their head's largest element.
+    /// Queries in f32 are as exact as 21 bits of their head's largest element. No device gets this form by default, because it was
+    /// timed on none but software; `paged-attention tune` tries it.
     MatrixTiles {
         /// Query rows of a workgroup: 16, 32 or 64.
         rows: u32,
