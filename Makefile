@@ -60,8 +60,6 @@ windows:
 
 # burn takes 7 minutes of CPU time to build, cubecl 3.5 and a half: CI runs cubecl only, which is where the library meets both.
 BURN = tools/setup.sh cargo run --locked --manifest-path examples/burn/Cargo.toml --target-dir target/burn
-# Without it, EGL complains; no file is made there.
-burn cubecl: export XDG_RUNTIME_DIR ?= /tmp
 
 burn:
 	@$(BURN) $(ARGS)
