@@ -110,7 +110,8 @@ fn run_paged(
         let x = client.create_from_slice(f32::as_bytes(&[a, b].concat()));
         let num_rows = step.num_rows() as usize;
         let qkv = Qkv { memory: layer.qkv.on_device(client, &x, num_rows), token_stride: QKV_WIDTH, columns };
-        let attended = paged.layer(client, step, 0, &qkv)?;
+        let attended = client.empty(num_rows * Q_WIDTH * size_of::<f32>());
+        paged.layer(client, step, 0, &qkv, &attended)?;
         let y = client.read_one(layer.out.on_device(client, &attended, num_rows))?;
         let (first, second) = f32::from_bytes(&y).split_at(a.len());
         outputs[0].extend_from_slice(first);

@@ -100,13 +100,19 @@ impl PagedAttention {
         }
     }
 
-    /// Appends the step's keys and values in one layer, attends, and returns `[tokens, Q_WIDTH]` in memory of cubecl's.
-    pub fn layer(&self, client: &Client, step: &Step, layer: u32, qkv: &Qkv) -> Result<Handle, Box<dyn Error>> {
-        let bytes = step.num_rows() as usize * Q_WIDTH * size_of::<f32>();
-        let (rotated, out) = (client.empty(bytes), client.empty(bytes));
+    /// Appends the step's keys and values in one layer and attends; `out` is `[tokens, Q_WIDTH]` in f32, too.
+    pub fn layer(
+        &self,
+        client: &Client,
+        step: &Step,
+        layer: u32,
+        qkv: &Qkv,
+        out: &Handle,
+    ) -> Result<(), Box<dyn Error>> {
+        let rotated = client.empty(step.num_rows() as usize * Q_WIDTH * size_of::<f32>());
         // What is held here keeps its place until it is dropped: after the submit.
         let hold = |memory: &Handle| client.get_resource::<WgpuServer<AutoCompiler>>(memory.clone());
-        let held = (hold(&qkv.memory)?, hold(&rotated)?, hold(&out)?);
+        let held = (hold(&qkv.memory)?, hold(&rotated)?, hold(out)?);
         // What cubecl has recorded comes before what is submitted below: the projection, and whatever had this memory before.
         client.flush()?;
         let is_one = held.1.resource().buffer == held.2.resource().buffer;
@@ -121,7 +127,7 @@ impl PagedAttention {
         self.cache.attend(&mut pass, &self.attention, step, layer, AttentionIo::new(rotated, attended))?;
         drop(pass);
         self.queue.submit([encoder.finish()]);
-        Ok(out)
+        Ok(())
     }
 }
 

@@ -6,11 +6,11 @@ mod paged;
 use std::error::Error;
 use std::ops::Range;
 
+use burn::backend::Wgpu;
 use burn::backend::wgpu::CubeTensor;
-use burn::backend::{TensorMetadata, Wgpu};
 use burn::tensor::activation::softmax;
 use burn::tensor::wgpu::WgpuSetup;
-use burn::tensor::{Bool, DType, Device, Distribution, Int, Shape, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use paged::{
     COLUMNS, DECODED, HEAD_DIM, KV_WIDTH, NUM_KV_HEADS, NUM_Q_HEADS, PROMPTS, PagedAttention, Q_WIDTH, QKV_WIDTH, Qkv,
     ROPE_BASE, WRONG_COLUMNS,
@@ -59,7 +59,16 @@ impl Model {
     }
 }
 
-/// Attention over the cache: the tensor's memory is read where it lies, and cubecl's memory becomes a tensor.
+/// A tensor's memory and where it lies in it.
+fn memory(tensor: Tensor<2>) -> Result<CubeTensor, Box<dyn Error>> {
+    let primitive = tensor.try_into_primitive::<Wgpu>().map_err(|error| format!("{error:?}"))?;
+    // With fusion, it is a place in a queue, which is worked off first.
+    #[cfg(feature = "fusion")]
+    let primitive = primitive.client.clone().resolve_tensor_float::<burn::backend::wgpu::CubeBackend>(primitive);
+    Ok(primitive)
+}
+
+/// Attention over the cache, from a tensor's memory into a tensor's memory.
 fn attend_paged(
     paged: &PagedAttention,
     step: &Step,
@@ -67,15 +76,15 @@ fn attend_paged(
     qkv: Tensor<2>,
     columns: [usize; 3],
 ) -> Result<Tensor<2>, Box<dyn Error>> {
-    let tensor = qkv.try_into_primitive::<Wgpu>().map_err(|error| format!("{error:?}"))?;
-    // A product's rows lie side by side; what was transposed would not.
-    assert_eq!((tensor.dtype, tensor.meta.strides()[1]), (DType::F32, 1));
-    let (tokens, token_stride) = (tensor.shape()[0], tensor.meta.strides()[0]);
-    let qkv = Qkv { memory: tensor.handle.clone(), token_stride, columns };
-    let out = paged.layer(&tensor.client, step, layer as u32, &qkv)?;
-    let shape = Shape::new([tokens, Q_WIDTH]);
-    let out = CubeTensor::new_contiguous(tensor.client, tensor.device, shape, out, DType::F32);
-    Ok(Tensor::from_primitive::<Wgpu>(out))
+    let [tokens, _] = qkv.dims();
+    let out = Tensor::empty([tokens, Q_WIDTH], &qkv.device());
+    // A clone has the same memory.
+    let (qkv, written) = (memory(qkv)?, memory(out.clone())?);
+    // A product's rows lie side by side; those of a transposed tensor would not.
+    assert_eq!((qkv.meta.strides()[1], &written.meta.strides()[..]), (1, &[Q_WIDTH, 1][..]));
+    let qkv = Qkv { memory: qkv.handle, token_stride: qkv.meta.strides()[0], columns };
+    paged.layer(&written.client, step, layer as u32, &qkv, &written.handle)?;
+    Ok(out)
 }
 
 /// Burn's own causal attention over a whole text.
@@ -143,6 +152,7 @@ fn difference(got: [Tensor<2>; 2], expected: &[Tensor<2>; 2]) -> Result<f32, Box
 fn main() -> Result<(), Box<dyn Error>> {
     // Burn opens the device, with all features and limits of the adapter; its memory is configured as it comes.
     let (device, setup) = Device::wgpu_options().init_with_setup()?;
+    device.seed(1);
     let model = Model::random(&device);
     let texts =
         PROMPTS.map(|prompt| Tensor::random([prompt + DECODED, HIDDEN], Distribution::Uniform(-1.0, 1.0), &device));
