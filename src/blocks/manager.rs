@@ -4,6 +4,7 @@ mod block_store;
 mod check;
 mod clear;
 mod export;
+mod group;
 mod late;
 mod options;
 mod preempt;
@@ -29,38 +30,31 @@ pub use self::stats::CacheStats;
 pub use self::step::StepGuard;
 
 use self::block_store::Store;
+use self::group::{Group, TableState};
 use self::late::LateRuns;
-use self::reserve::Extension;
+use self::reserve::{Extension, Part};
 use self::step::OpenStep;
 use self::window::Window;
 
-/// What the manager knows about one row of the table.
+/// What the manager knows about one sequence, whatever tables it has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sequence {
     generation: u32,
     live: bool,
     /// Tokens in the cache; those of an open step are not counted.
     len: u32,
-    /// The used columns of the row, those of an open step and released ones included.
-    num_blocks: u32,
-    /// Leading columns whose blocks left the windows.
-    released: u32,
-    /// Leading columns that the device has seen in a committed step.
-    uploaded: u32,
     /// Leading tokens whose ids the prefix index knows.
     known: u32,
     /// Leading tokens that were taken, to be told their ids, or more of them are known.
     taken: u32,
-    /// Leading columns that are in the prefix index.
+    /// Leading columns of the first table that are in the prefix index.
     registered: u32,
-    /// Leading columns that were found there, not filled by this sequence or one it was forked from.
+    /// Leading columns of it that were found there, not filled by this sequence or one it was forked from.
     found: u32,
     /// The last step, open or failed, that named this sequence.
     step: u64,
     /// Its part in that step, if it has one.
     part: u32,
-    /// A number that no table had before; another one whenever the table changes before the block that a step writes first.
-    era: u64,
     rank: Rank,
 }
 
@@ -101,7 +95,8 @@ struct Sequence {
 pub struct CacheManager {
     layout: KvLayout,
     store: Store,
-    tables: BlockTables,
+    /// The tables, and what belongs to one of them each.
+    groups: Vec<Group>,
     sequences: Vec<Sequence>,
     /// Of every row, where prefixes are cached.
     domains: Vec<Option<Arc<Domain>>>,
@@ -110,7 +105,6 @@ pub struct CacheManager {
     /// Rows that [`create_sequence`](Self::create_sequence) may give out, the next one last.
     free_rows: Vec<u32>,
     num_sequences: u32,
-    window: Option<Window>,
     swap_from_tokens: Option<u32>,
     /// Where prefixes are cached.
     late: Option<LateRuns>,
@@ -149,13 +143,16 @@ impl CacheManager {
         }
         let window = Window::widest(options)?.filter(|_| layout.paged());
         let store = Store::new(layout, options)?;
-        let (rows, columns) = (layout.max_sequences(), layout.max_blocks_per_seq());
-        let per_row =
-            size_of::<Sequence>() + size_of::<Option<Arc<Domain>>>() + size_of::<u32>() + size_of::<Extension>();
-        let bytes = u64::from(rows) * (4 * u64::from(columns) + per_row as u64);
+        let rows = layout.max_sequences();
+        let per_row = size_of::<Sequence>()
+            + size_of::<Option<Arc<Domain>>>()
+            + size_of::<u32>()
+            + size_of::<Extension>()
+            + size_of::<Part>();
+        let bytes = u64::from(rows) * (Group::row_bytes(layout) + per_row as u64);
         let no_memory = ManagerError::HostMemory { bytes };
 
-        let tables = BlockTables::new(rows, columns).ok_or(no_memory)?;
+        let groups = vec![Group::new(layout.clone(), window).ok_or(no_memory)?];
         let mut sequences = Vec::new();
         let mut domains = Vec::new();
         let mut free_rows = Vec::new();
@@ -165,6 +162,7 @@ impl CacheManager {
             .and_then(|()| domains.try_reserve_exact(rows as usize))
             .and_then(|()| free_rows.try_reserve_exact(rows as usize))
             .and_then(|()| step.extensions.try_reserve_exact(rows as usize))
+            .and_then(|()| step.parts.try_reserve_exact(rows as usize * groups.len()))
             .map_err(|_| no_memory)?;
         sequences.resize(rows as usize, Sequence::default());
         domains.resize(rows as usize, None);
@@ -175,13 +173,12 @@ impl CacheManager {
         Ok(Self {
             layout: layout.clone(),
             store,
-            tables,
+            groups,
             sequences,
             domains,
             no_domain: Arc::default(),
             free_rows,
             num_sequences: 0,
-            window,
             swap_from_tokens: options.swap_from_tokens,
             late,
             step,
@@ -199,7 +196,7 @@ impl CacheManager {
 
     /// The tables of all sequences.
     pub fn tables(&self) -> &BlockTables {
-        &self.tables
+        &self.groups[0].tables
     }
 
     /// Blocks in the pool.
@@ -238,6 +235,7 @@ impl CacheManager {
         }
         self.tally.evictions += u64::from(self.store.resize(num_blocks)?);
         self.layout = self.layout.with_num_blocks(num_blocks);
+        self.groups.iter_mut().for_each(|group| group.layout = group.layout.with_num_blocks(num_blocks));
         Ok(())
     }
 
@@ -265,13 +263,12 @@ impl CacheManager {
     /// [`ManagerError::TooManySequences`], or
     /// [`PoolError::OutOfBlocks`](crate::error::PoolError::OutOfBlocks) where the cache is contiguous.
     pub fn create_sequence(&mut self) -> Result<SeqId, ManagerError> {
-        let num_blocks = self.first_blocks();
+        let num_blocks: u32 = self.groups.iter().map(Group::first_blocks).sum();
         if !self.free_rows.is_empty() && num_blocks > self.store.pool().num_free() {
             return Err(self.store.pool().out_of_blocks(num_blocks.into()).into());
         }
         let seq = self.add_row()?;
-        self.store.allocate(&mut self.tables.row_mut(seq.index())[..num_blocks as usize]);
-        self.sequences[seq.index() as usize].num_blocks = num_blocks;
+        self.groups.iter_mut().for_each(|group| group.take_first(seq.index(), &mut self.store));
         self.note_peak();
         Ok(seq)
     }
@@ -281,7 +278,7 @@ impl CacheManager {
     pub fn release(&mut self, seq: SeqId) -> Result<(), ManagerError> {
         self.idle(seq)?;
         let row = seq.index();
-        self.give_back(row, 0);
+        self.groups.iter().for_each(|group| group.give_back(row, 0, &mut self.store));
         self.domains[row as usize] = None;
         let state = &mut self.sequences[row as usize];
         state.live = false;
@@ -302,8 +299,8 @@ impl CacheManager {
     /// The blocks of a sequence, in the order of its tokens; those of an open step are included. Leading ones are
     /// [`RELEASED`](crate::blocks::RELEASED) where the windows have moved on.
     pub fn block_table(&self, seq: SeqId) -> Result<&[BlockId], ManagerError> {
-        let used = self.live(seq)?.num_blocks as usize;
-        Ok(&self.tables.row(seq.index())[..used])
+        self.live(seq)?;
+        Ok(self.groups[0].used(seq.index()))
     }
 
     /// Takes the changes of the prefix cache since the last call; none unless the manager keeps
@@ -320,11 +317,6 @@ impl CacheManager {
     /// appended unless the manager [clears freed blocks](ManagerOptions::clear_freed).
     pub fn take_clears(&mut self, out: &mut Vec<BlockId>) {
         self.store.take_clears(out);
-    }
-
-    /// Blocks that a sequence owns before it has tokens.
-    fn first_blocks(&self) -> u32 {
-        u32::from(!self.layout.paged())
     }
 
     /// A sequence without tokens and blocks.
@@ -344,14 +336,15 @@ impl CacheManager {
         let state = &mut self.sequences[row as usize];
         let rank = Rank { priority: 0, arrival: self.arrivals };
         *state = Sequence { live: true, generation: state.generation, rank, ..Sequence::default() };
-        self.change_table(row);
+        self.groups.iter_mut().for_each(|group| *group.state_mut(row) = TableState::default());
+        self.change_tables(row);
         Ok(self.handle(row))
     }
 
-    /// Notes that the table of a row changes, other than by steps and the copies that they make.
-    fn change_table(&mut self, row: u32) {
+    /// Notes that the tables of a sequence change, other than by steps and the copies that they make.
+    fn change_tables(&mut self, row: u32) {
         self.era = self.era.wrapping_add(1).max(1);
-        self.sequences[row as usize].era = self.era;
+        self.groups.iter_mut().for_each(|group| group.state_mut(row).era = self.era);
     }
 
     /// The handle to the sequence of a row.

@@ -1,6 +1,7 @@
 //! Whether all that the manager remembers fits together.
 
 use crate::blocks::manager::Sequence;
+use crate::blocks::manager::group::{Group, TableState};
 use crate::blocks::prefix::PrefixIndex;
 use crate::blocks::{BlockId, CacheManager, RELEASED};
 use crate::error::InvariantError;
@@ -15,15 +16,14 @@ impl CacheManager {
         for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
             live += 1;
             self.check_sequence(row, state)?;
-            for &block in &self.tables.row(row)[state.released as usize..state.num_blocks as usize] {
+            for &block in self.groups.iter().flat_map(|group| group.owned(row)) {
                 let Some(count) = owners.get_mut(block.index()) else {
                     return Err(InvariantError::FreeList { block, what: "a table names it, but the pool lacks it" });
                 };
                 *count += 1;
             }
         }
-        let sources =
-            self.step.extensions.iter().filter(|_| self.step.is_open()).filter_map(|extension| extension.source);
+        let sources = self.step.sources().filter(|_| self.step.is_open());
         let mut leaving = vec![0_u32; owners.len()];
         for source in sources {
             owners[source.index()] += 1;
@@ -46,31 +46,22 @@ impl CacheManager {
     }
 
     fn check_sequence(&self, row: u32, state: &Sequence) -> Result<(), InvariantError> {
-        let block_size = self.layout.block_size();
         let extension = self.step.extensions.iter().find(|extension| self.step.is_open() && extension.row == row);
         let len = state.len + extension.map_or(0, |extension| extension.new_tokens);
-        let blocks = self.layout.blocks_for(len).max(self.first_blocks());
-        let outside = self.window.map_or(0, |window| window.outside(state.len, block_size));
-        let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];
-        let full = state.known / block_size;
+        let full = state.known / self.layout.block_size();
         let late = self.late.as_ref().is_none_or(|late| late.in_order(row, state.len));
-        let gone = table.iter().filter(|&&block| block == RELEASED).count() as u32;
-        for (what, value, expected, holds) in [
-            ("its length", len, self.layout.max_seq_len(), len <= self.layout.max_seq_len()),
-            ("the number of its blocks", state.num_blocks, blocks, state.num_blocks == blocks),
-            ("the number of released blocks", state.released, outside, state.released <= outside),
-            ("the number of released entries", gone, state.released, gone == state.released),
-            ("the number of uploaded entries", state.uploaded, blocks, state.uploaded <= blocks),
-            ("the number of known tokens", state.known, state.len, state.known <= state.len),
-            ("the number of taken tokens", state.taken, state.len, state.taken <= state.len),
-            ("the order of the steps that wait for ids", late.into(), 1, late),
-            ("the number of cached blocks", state.registered, full, state.registered <= full),
-        ] {
-            if !holds {
-                return Err(InvariantError::Sequence { row, what, value: value.into(), expected: expected.into() });
-            }
-        }
-        Ok(())
+        let max_seq_len = self.layout.max_seq_len();
+        check_values(row, [("its length", len, max_seq_len, len <= max_seq_len)])?;
+        self.groups.iter().try_for_each(|group| group.check_row(row, state.len, len))?;
+        check_values(
+            row,
+            [
+                ("the number of known tokens", state.known, state.len, state.known <= state.len),
+                ("the number of taken tokens", state.taken, state.len, state.taken <= state.len),
+                ("the order of the steps that wait for ids", late.into(), 1, late),
+                ("the number of cached blocks", state.registered, full, state.registered <= full),
+            ],
+        )
     }
 
     fn check_prefix(
@@ -96,8 +87,9 @@ impl CacheManager {
             };
             let mut parent = PrefixIndex::root(&mut keys, domain);
             // Behind released blocks the keys cannot be followed.
-            let followed = if state.released == 0 { state.registered } else { 0 };
-            for &block in &self.tables.row(row as u32)[..followed as usize] {
+            let group = &self.groups[0];
+            let followed = if group.state(row as u32).released == 0 { state.registered } else { 0 };
+            for &block in &group.tables.row(row as u32)[..followed as usize] {
                 if !prefix.is_registered(block) {
                     return Err(InvariantError::Prefix { block, what: "its sequence takes it for registered" });
                 }
@@ -106,6 +98,36 @@ impl CacheManager {
             }
         }
         Ok(())
+    }
+}
+
+impl Group {
+    /// Whether the row of a sequence of `len` tokens fits it; an open step makes it one of `new_len`.
+    fn check_row(&self, row: u32, len: u32, new_len: u32) -> Result<(), InvariantError> {
+        let &TableState { num_blocks, released, uploaded, .. } = self.state(row);
+        let blocks = self.layout.blocks_for(new_len).max(self.first_blocks());
+        let outside = self.outside(len);
+        let table = &self.tables.row(row)[..(blocks as usize).min(self.tables.columns() as usize)];
+        let gone = table.iter().filter(|&&block| block == RELEASED).count() as u32;
+        check_values(
+            row,
+            [
+                ("the number of its blocks", num_blocks, blocks, num_blocks == blocks),
+                ("the number of released blocks", released, outside, released <= outside),
+                ("the number of released entries", gone, released, gone == released),
+                ("the number of uploaded entries", uploaded, blocks, uploaded <= blocks),
+            ],
+        )
+    }
+}
+
+/// Refuses the first value of a row that does not hold: (what, value, expected, whether it holds).
+fn check_values<const N: usize>(row: u32, values: [(&'static str, u32, u32, bool); N]) -> Result<(), InvariantError> {
+    match values.into_iter().find(|&(.., holds)| !holds) {
+        None => Ok(()),
+        Some((what, value, expected, _)) => {
+            Err(InvariantError::Sequence { row, what, value: value.into(), expected: expected.into() })
+        }
     }
 }
 

@@ -39,8 +39,9 @@ impl CacheManager {
     /// Describes a sequence so that [`import_sequences`](Self::import_sequences) can make another like it.
     pub fn export_sequence(&self, seq: SeqId) -> Result<SequenceRecord, ManagerError> {
         let state = self.idle(seq)?;
-        let used = &self.tables.row(seq.index())[..state.num_blocks as usize];
-        let complete = state.known == state.len && state.released == 0;
+        let group = &self.groups[0];
+        let used = group.used(seq.index());
+        let complete = state.known == state.len && group.state(seq.index()).released == 0;
         let tokens = self.store.prefix().filter(|_| complete).map(|prefix| {
             let all = used.iter().flat_map(|&block| prefix.tokens(block));
             all.copied().take(state.len as usize).collect()
@@ -90,23 +91,24 @@ impl CacheManager {
     fn import(&mut self, record: &SequenceRecord, new_blocks: &HashMap<BlockId, BlockId>) -> SeqId {
         let seq = self.add_row().expect("the free rows were counted");
         let row = seq.index();
-        let entries = self.tables.row_mut(row);
+        let group = &mut self.groups[0];
+        let entries = group.tables.row_mut(row);
         for (entry, number) in entries.iter_mut().zip(&record.blocks) {
             *entry = number.map_or(RELEASED, |number| new_blocks[&number]);
         }
         let used = &entries[..record.blocks.len()];
         let released = used.iter().take_while(|&&block| block == RELEASED).count();
         self.store.retain_all(&used[released..]);
+        let table = group.state_mut(row);
+        (table.num_blocks, table.released) = (record.blocks.len() as u32, released as u32);
         let state = &mut self.sequences[row as usize];
         state.len = record.len;
-        state.num_blocks = record.blocks.len() as u32;
-        state.released = released as u32;
         state.rank = record.rank;
         self.arrivals = self.arrivals.max(record.rank.arrival);
         if self.store.prefix().is_some() {
             self.domains[row as usize] = Some(Arc::new(record.domain.clone().unwrap_or_default()));
             if let Some(tokens) = &record.tokens {
-                for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(used) {
+                for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(group.used(row)) {
                     self.store.note_tokens(block, 0, tokens);
                 }
                 state.known = record.len;
@@ -130,7 +132,7 @@ impl CacheManager {
             if record.len > max_seq_len {
                 return wrong("len", record.len.into(), max_seq_len.into());
             }
-            let columns = self.layout.blocks_for(record.len).max(self.first_blocks());
+            let columns = self.layout.blocks_for(record.len).max(self.groups[0].first_blocks());
             if record.blocks.len() != columns as usize {
                 return wrong("the number of blocks", record.blocks.len() as u64, columns.into());
             }
@@ -139,7 +141,7 @@ impl CacheManager {
             }
             let block_size = self.layout.block_size() as usize;
             let released = record.blocks.iter().take_while(|block| block.is_none()).count();
-            let outside = self.window.map_or(0, |window| window.outside(record.len, self.layout.block_size()));
+            let outside = self.groups[0].outside(record.len);
             if released > outside as usize {
                 return wrong("the number of released blocks", released as u64, outside.into());
             }

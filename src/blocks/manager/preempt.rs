@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{BlockId, CacheManager, RELEASED, SeqId};
+use crate::blocks::{BlockId, CacheManager, SeqId};
 use crate::error::{ManagerError, PreemptError};
 
 /// How important a sequence is: first its priority counts, then who came first. The greatest is served first.
@@ -181,8 +181,7 @@ impl CacheManager {
     }
 
     fn owned(&self, row: u32) -> impl Iterator<Item = BlockId> + '_ {
-        let used = self.sequences[row as usize].num_blocks as usize;
-        self.tables.row(row)[..used].iter().copied().filter(|&block| block != RELEASED)
+        self.groups.iter().flat_map(move |group| group.owned(row).iter().copied())
     }
 
     /// Counts a sequence among those that give way, or no longer. Returns how many blocks more, or fewer, become free.

@@ -67,20 +67,21 @@ impl CacheManager {
         let mut found = 0;
         if let Some(prefix) = self.store.prefix() {
             let found_blocks = hits(prefix, tokens, &domain, self.layout.block_size());
-            for (entry, block) in self.tables.row_mut(row).iter_mut().zip(found_blocks) {
+            for (entry, block) in self.groups[0].tables.row_mut(row).iter_mut().zip(found_blocks) {
                 *entry = block;
                 found += 1;
             }
             self.tally.prefix_queries += tokens.len() as u64;
             self.domains[row as usize] = Some(domain);
         }
-        self.store.pin(&self.tables.row(row)[..found as usize]);
+        self.store.pin(&self.groups[0].tables.row(row)[..found as usize]);
         let cached = found * self.layout.block_size();
         self.tally.prefix_hits += u64::from(cached);
         let state = &mut self.sequences[row as usize];
         if found > 0 {
             (state.len, state.known) = (cached, cached);
-            (state.num_blocks, state.registered, state.found) = (found, found, found);
+            (state.registered, state.found) = (found, found);
+            self.groups[0].state_mut(row).num_blocks = found;
         }
         self.note_peak();
         Ok((seq, cached))
@@ -107,7 +108,7 @@ impl CacheManager {
             return false;
         }
         let (mut needed, mut free) =
-            (self.layout.blocks_for(len).max(self.first_blocks()), self.store.pool().num_free());
+            (self.layout.blocks_for(len).max(self.groups[0].first_blocks()), self.store.pool().num_free());
         if let Some(prefix) = self.store.prefix() {
             for block in hits(prefix, tokens, &Arc::new(domain.clone()), self.layout.block_size()) {
                 needed -= 1;
@@ -141,8 +142,8 @@ impl CacheManager {
         };
         // In an open step the copy of a shared block has no ids yet, and may never get any.
         let open = self.step.is_open() && state.step == self.step.number;
-        let part = self.step.extensions.get(state.part as usize).filter(|part| open && part.row == row);
-        let copied = part.and_then(|part| part.source).map(|source| (state.len / block_size, source));
+        let part = self.step.extensions().nth(state.part as usize).filter(|(part, _)| open && part.row == row);
+        let copied = part.and_then(|(_, parts)| parts[0].source).map(|source| (state.len / block_size, source));
         for (column, within, ids) in pieces(state.known, ids, block_size) {
             let block = self.block_of(row, column, copied);
             if block != RELEASED && prefix.is_registered(block) {
@@ -163,7 +164,7 @@ impl CacheManager {
     /// The block of a column, or what `instead` has for that column.
     fn block_of(&self, row: u32, column: u32, instead: Option<(u32, BlockId)>) -> BlockId {
         let instead = instead.filter(|&(other, _)| other == column);
-        instead.map_or(self.tables.row(row)[column as usize], |(_, block)| block)
+        instead.map_or(self.groups[0].tables.row(row)[column as usize], |(_, block)| block)
     }
 
     /// Notes the ids of the first unknown tokens of a row.
@@ -192,7 +193,7 @@ impl CacheManager {
     /// whatever is known of the new ones.
     pub(super) fn copy_tokens(&mut self, extension: &Extension, source: BlockId) {
         let (len, block_size) = (self.sequences[extension.row as usize].len, self.layout.block_size());
-        let target = self.tables.row(extension.row)[(len / block_size) as usize];
+        let target = self.groups[0].tables.row(extension.row)[(len / block_size) as usize];
         self.store.copy_tokens(source, target, (len % block_size) as usize);
     }
 
@@ -202,7 +203,7 @@ impl CacheManager {
         let Some(domain) = &self.domains[row as usize] else {
             return;
         };
-        let table = self.tables.row(row);
+        let table = self.groups[0].tables.row(row);
         while seq.registered < seq.known / block_size {
             let column = seq.registered as usize;
             let (block, before) = (table[column], column.checked_sub(1).map(|before| table[before]));

@@ -1,6 +1,9 @@
 //! What a step takes: which blocks its sequences need, and how they get them.
 
 use crate::blocks::manager::Sequence;
+use crate::blocks::manager::block_store::Store;
+use crate::blocks::manager::group::Group;
+use crate::blocks::manager::step::OpenStep;
 use crate::blocks::{BlockId, CacheManager, SeqId};
 use crate::error::ReserveError;
 use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate};
@@ -9,9 +12,14 @@ use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extension {
     pub(super) row: u32,
+    pub(super) new_tokens: u32,
+}
+
+/// What the open step does to one table of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
     /// Columns before the step.
     pub(super) old_blocks: u32,
-    pub(super) new_tokens: u32,
     /// The block that was copied because the first new token goes into it. The sequence owns it until the commit.
     pub(super) source: Option<BlockId>,
 }
@@ -35,43 +43,33 @@ impl CacheManager {
             let Some(state) = self.sequence(seq) else {
                 return false;
             };
-            let Some((old, new)) = self.blocks_after(state, new_tokens) else {
+            let Some(len) = self.len_after(state, new_tokens) else {
                 return false;
             };
-            needed += u64::from(new - old);
-            if let Some(block) = self.written_block(seq.index(), state, new_tokens) {
-                let copied = self.store.must_copy(block)
-                    && (self.store.is_registered(block)
-                        || !self.writes_in_place(block, state.len, &requests[..request]));
-                needed += u64::from(copied);
+            for group in self.groups.iter().filter(|_| new_tokens > 0) {
+                needed += u64::from(group.columns_at(seq.index(), len) - group.state(seq.index()).num_blocks);
+                if let Some(block) = group.written_block(seq.index(), state.len) {
+                    let copied = self.store.must_copy(block)
+                        && (self.store.is_registered(block)
+                            || !self.writes_in_place(group, block, state.len, &requests[..request]));
+                    needed += u64::from(copied);
+                }
             }
         }
         !self.step.is_open() && needed <= self.store.pool().num_free().into()
     }
 
-    /// Columns before and after an extension, or `None` if the sequence would be too long.
-    fn blocks_after(&self, seq: &Sequence, new_tokens: u32) -> Option<(u32, u32)> {
-        let len = seq.len.checked_add(new_tokens)?;
-        (len <= self.layout.max_seq_len()).then(|| {
-            // A contiguous sequence owns its block before it has a token.
-            let blocks = self.layout.blocks_for(len).max(seq.num_blocks);
-            (seq.num_blocks, blocks)
-        })
-    }
-
-    /// The block that a sequence owns already and writes into when it grows.
-    fn written_block(&self, row: u32, seq: &Sequence, new_tokens: u32) -> Option<BlockId> {
-        let column = seq.len / self.layout.block_size();
-        // Never a released one: the last token of a sequence is inside all windows.
-        (new_tokens > 0 && column < seq.num_blocks).then(|| self.tables.row(row)[column as usize])
+    /// Tokens after an extension, or `None` if the sequence would be too long.
+    fn len_after(&self, seq: &Sequence, new_tokens: u32) -> Option<u32> {
+        seq.len.checked_add(new_tokens).filter(|&len| len <= self.layout.max_seq_len())
     }
 
     /// Whether a sequence of `len` tokens would write into a shared block of theirs after all other owners, which are
     /// among the `earlier` requests, and past their tokens.
-    fn writes_in_place(&self, block: BlockId, len: u32, earlier: &[(SeqId, u32)]) -> bool {
-        let leaving = earlier.iter().filter_map(|&(seq, new_tokens)| {
+    fn writes_in_place(&self, group: &Group, block: BlockId, len: u32, earlier: &[(SeqId, u32)]) -> bool {
+        let leaving = earlier.iter().filter(|&&(_, new_tokens)| new_tokens > 0).filter_map(|&(seq, _)| {
             let state = self.sequence(seq)?;
-            (self.written_block(seq.index(), state, new_tokens) == Some(block)).then_some(state.len)
+            (group.written_block(seq.index(), state.len) == Some(block)).then_some(state.len)
         });
         let (leaving, longest) = leaving.fold((0, 0), |(leaving, longest), len| (leaving + 1, len.max(longest)));
         leaving + 1 == self.store.pool().staying(block) && longest <= len
@@ -80,9 +78,10 @@ impl CacheManager {
     /// Whether a sequence with more than `len` tokens leaves the block in this step. If the step is abandoned, it gets the
     /// block back, and its tokens must still be there.
     fn longer_one_leaves(&self, block: BlockId, len: u32) -> bool {
-        let longer =
-            |extension: &Extension| extension.source == Some(block) && self.sequences[extension.row as usize].len > len;
-        self.store.pool().leaving(block) > 0 && self.step.extensions.iter().any(longer)
+        let longer = |(extension, parts): (&Extension, &[Part])| {
+            parts.iter().any(|part| part.source == Some(block)) && self.sequences[extension.row as usize].len > len
+        };
+        self.store.pool().leaving(block) > 0 && self.step.extensions().any(longer)
     }
 
     /// Checks the requests and writes everything of the step that can fail; takes no block.
@@ -99,7 +98,7 @@ impl CacheManager {
             if state.step == self.step.number {
                 return Err(ReserveError::DuplicateSequence { request, seq });
             }
-            let Some((old, new)) = self.blocks_after(&state, new_tokens) else {
+            let Some(len) = self.len_after(&state, new_tokens) else {
                 return Err(ReserveError::TooLong {
                     request,
                     len: state.len,
@@ -114,17 +113,22 @@ impl CacheManager {
                 continue;
             }
             let row = seq.index();
-            let must_copy = |&block: &BlockId| self.store.must_copy(block) || self.longer_one_leaves(block, state.len);
-            let source = self.written_block(row, &state, new_tokens).filter(must_copy);
-            if let Some(source) = source {
-                // So that the last owner finds itself alone, and writes in place if it can.
-                self.store.leave(source);
-                copies += 1;
+            for group in &self.groups {
+                let (table, new_blocks) = (group.state(row), group.columns_at(row, len));
+                let must_copy =
+                    |&block: &BlockId| self.store.must_copy(block) || self.longer_one_leaves(block, state.len);
+                let source = group.written_block(row, state.len).filter(must_copy);
+                if let Some(source) = source {
+                    // So that the last owner finds itself alone, and writes in place if it can.
+                    self.store.leave(source);
+                    copies += 1;
+                }
+                needed += u64::from(new_blocks - table.num_blocks);
+                updates += u64::from(new_blocks - table.uploaded) + u64::from(source.is_some());
+                self.step.parts.push(Part { old_blocks: table.num_blocks, source });
             }
-            needed += u64::from(new - old);
             tokens += u64::from(new_tokens);
-            updates += u64::from(new - state.uploaded) + u64::from(source.is_some());
-            self.step.extensions.push(Extension { row, old_blocks: old, new_tokens, source });
+            self.step.extensions.push(Extension { row, new_tokens });
             if self.step.tokens_known {
                 self.step.tokens.extend_from_slice(ids);
             }
@@ -143,45 +147,74 @@ impl CacheManager {
         plan.prepare(&self.layout, &counts)?;
         for Request { seq, new_tokens, .. } in requests {
             let state = &self.sequences[seq.index() as usize];
-            plan.push_rows(self.tables.base(seq.index()), state.era, state.len + new_tokens, new_tokens)?;
+            let group = &self.groups[0];
+            let era = group.state(seq.index()).era;
+            plan.push_rows(group.tables.base(seq.index()), era, state.len + new_tokens, new_tokens)?;
         }
         Ok(())
     }
 
     /// The part of a step that cannot fail, since [`plan_extensions`](Self::plan_extensions) has counted the blocks.
     pub(super) fn take_blocks(&mut self, plan: &mut StepPlan) {
-        let block_size = self.layout.block_size();
-        for extension in &self.step.extensions {
-            let seq = &mut self.sequences[extension.row as usize];
-            let seq_len = seq.len + extension.new_tokens;
-            let num_blocks = self.layout.blocks_for(seq_len).max(seq.num_blocks);
-            let base = self.tables.base(extension.row);
-            let used = &mut self.tables.row_mut(extension.row)[..num_blocks as usize];
-            let written = seq.len / block_size;
-            if let Some(source) = extension.source {
-                let target = &mut used[written as usize];
-                self.store.allocate(std::slice::from_mut(target));
-                plan.copies.push(BlockCopy { source, target: *target });
-                // Stays so after a rollback, for the device may have seen the copy's number.
-                seq.uploaded = seq.uploaded.min(written);
-            }
-            if num_blocks > extension.old_blocks {
-                self.store.allocate(&mut used[extension.old_blocks as usize..]);
-            }
-            if self.store.lists_clears() {
-                // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
-                let first = if seq.len == 0 && extension.source.is_none() { 0 } else { extension.old_blocks };
-                let fresh = used[first as usize..].iter().copied();
-                plan.clears.extend(fresh.filter(|&block| self.store.needs_clear(block)));
-            }
-            seq.num_blocks = num_blocks;
-            for column in seq.uploaded.max(seq.released)..num_blocks {
-                plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });
-            }
-            for position in seq.len..seq_len {
-                plan.slots.push(self.layout.slot(used[(position / block_size) as usize], position));
+        let OpenStep { extensions, parts, .. } = &self.step;
+        for (extension, parts) in extensions.iter().zip(parts.chunks_exact(self.groups.len())) {
+            let len = self.sequences[extension.row as usize].len;
+            for (group, part) in self.groups.iter_mut().zip(parts) {
+                group.extend(extension, part, len, &mut self.store, plan);
             }
         }
-        plan.finish(block_size, bytemuck::cast_slice(self.tables.words()), 0);
+        let group = &self.groups[0];
+        plan.finish(group.layout.block_size(), bytemuck::cast_slice(group.tables.words()), 0);
+    }
+}
+
+impl Group {
+    /// Gives a sequence of `len` tokens the blocks of its new ones, and writes the slots and what changes in the table.
+    fn extend(&mut self, extension: &Extension, part: &Part, len: u32, store: &mut Store, plan: &mut StepPlan) {
+        let block_size = self.layout.block_size();
+        let seq_len = len + extension.new_tokens;
+        let num_blocks = self.columns_at(extension.row, seq_len);
+        let base = self.tables.base(extension.row);
+        let state = &mut self.states[extension.row as usize];
+        let used = &mut self.tables.row_mut(extension.row)[..num_blocks as usize];
+        let written = len / block_size;
+        if let Some(source) = part.source {
+            let target = &mut used[written as usize];
+            store.allocate(std::slice::from_mut(target));
+            plan.copies.push(BlockCopy { source, target: *target });
+            // Stays so after a rollback, for the device may have seen the copy's number.
+            state.uploaded = state.uploaded.min(written);
+        }
+        if num_blocks > part.old_blocks {
+            store.allocate(&mut used[part.old_blocks as usize..]);
+        }
+        if store.lists_clears() {
+            // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
+            let first = if len == 0 && part.source.is_none() { 0 } else { part.old_blocks };
+            let fresh = used[first as usize..].iter().copied();
+            plan.clears.extend(fresh.filter(|&block| store.needs_clear(block)));
+        }
+        state.num_blocks = num_blocks;
+        for column in state.uploaded.max(state.released)..num_blocks {
+            plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });
+        }
+        for position in len..seq_len {
+            plan.slots.push(self.layout.slot(used[(position / block_size) as usize], position));
+        }
+    }
+
+    /// Takes back what [`extend`](Self::extend) gave, the last block first.
+    pub(super) fn shrink(&mut self, row: u32, part: &Part, len: u32, store: &mut Store) {
+        let written = len / self.layout.block_size();
+        let state = &mut self.states[row as usize];
+        let used = &mut self.tables.row_mut(row)[..state.num_blocks as usize];
+        for &block in used[part.old_blocks as usize..].iter().rev() {
+            store.unallocate(block);
+        }
+        state.num_blocks = part.old_blocks;
+        if let Some(source) = part.source {
+            store.unallocate(std::mem::replace(&mut used[written as usize], source));
+            store.stay(source);
+        }
     }
 }

@@ -22,15 +22,12 @@ impl CacheManager {
         if parent.len == 0 {
             return Ok(child);
         }
-        self.tables.copy_row(seq.index(), row, parent.num_blocks as usize);
-        self.store.retain_all(&self.tables.row(row)[parent.released as usize..parent.num_blocks as usize]);
+        self.groups.iter_mut().for_each(|group| group.share(seq.index(), row, &mut self.store));
         if let Some(late) = &mut self.late {
             late.copy(seq.index(), row);
         }
         let state = &mut self.sequences[row as usize];
         state.len = parent.len;
-        state.num_blocks = parent.num_blocks;
-        state.released = parent.released;
         state.known = parent.known;
         state.registered = parent.registered;
         state.found = parent.found;
@@ -50,17 +47,15 @@ impl CacheManager {
         if len > state.len {
             return Err(ManagerError::TruncateBeyond { seq, len, seq_len: state.len });
         }
-        if len > 0 && self.window.is_some_and(|window| window.outside(len, self.layout.block_size()) < state.released) {
-            let shortest = self.window.map_or(0, |window| window.shortest(state.released, self.layout.block_size()));
+        let shortest = self.groups.iter().map(|group| group.shortest(seq.index(), len)).max().unwrap_or(0);
+        if len > 0 && shortest > len {
             return Err(ManagerError::Released { seq, len, shortest });
         }
-        // A contiguous sequence keeps its block.
-        let keep = self.layout.blocks_for(len).max(self.first_blocks()).min(state.num_blocks);
         let block_size = self.layout.block_size();
         let full = len / block_size;
         // From the end: the keys of blocks that another sequence holds rest on all blocks before them.
         for column in (full.max(state.found)..state.registered).rev() {
-            let block = self.tables.row(seq.index())[column as usize];
+            let block = self.groups[0].tables.row(seq.index())[column as usize];
             if block != RELEASED && self.others_hold(seq.index(), column, block) {
                 break;
             }
@@ -68,16 +63,13 @@ impl CacheManager {
                 self.store.withdraw(block);
             }
         }
-        self.give_back(seq.index(), keep);
-        self.change_table(seq.index());
+        self.groups.iter_mut().for_each(|group| group.cut(seq.index(), len, &mut self.store));
+        self.change_tables(seq.index());
         if let Some(late) = &mut self.late {
             late.cut(seq.index(), len);
         }
         let state = &mut self.sequences[seq.index() as usize];
         state.len = len;
-        state.num_blocks = keep;
-        state.released = state.released.min(keep);
-        state.uploaded = state.uploaded.min(keep);
         state.known = state.known.min(len);
         state.taken = state.taken.min(len);
         state.registered = state.registered.min(full);
@@ -89,16 +81,8 @@ impl CacheManager {
     fn others_hold(&self, row: u32, column: u32, block: BlockId) -> bool {
         let holds = |(other, state): (u32, &Sequence)| {
             let full = state.live && state.registered > column && other != row;
-            full && self.tables.row(other)[column as usize] == block
+            full && self.groups[0].tables.row(other)[column as usize] == block
         };
         self.store.owners(block) > 1 && (0..).zip(&self.sequences).any(holds)
-    }
-
-    /// Gives back the blocks of a row from column `first` on, the last one first.
-    pub(super) fn give_back(&mut self, row: u32, first: u32) {
-        let used = &self.tables.row(row)[first as usize..self.sequences[row as usize].num_blocks as usize];
-        for &block in used.iter().rev().filter(|&&block| block != RELEASED) {
-            self.store.give_back(block);
-        }
     }
 }

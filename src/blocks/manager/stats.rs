@@ -75,14 +75,13 @@ impl CacheManager {
 
     /// Places in used blocks that hold no token of any owner.
     fn wasted_tokens(&self) -> u64 {
-        let block_size = self.layout.block_size();
+        let (group, block_size) = (&self.groups[0], self.layout.block_size());
         let mut wasted = 0;
         // Shared blocks that some owner does not fill: (block, tokens).
         let mut shared: Vec<(BlockId, u32)> = Vec::new();
         for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
             let full = state.len / block_size;
-            let not_full = &self.tables.row(row)[..state.num_blocks as usize];
-            for (column, &block) in (full..).zip(not_full.iter().skip(full as usize)) {
+            for (column, &block) in (full..).zip(group.used(row).iter().skip(full as usize)) {
                 let filled = state.len.saturating_sub(column * block_size);
                 match self.store.pool().staying(block) {
                     0 | 1 => wasted += u64::from(block_size - filled),

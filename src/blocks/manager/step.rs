@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::blocks::manager::reserve::{Extension, Request};
-use crate::blocks::{CacheManager, SeqId};
+use crate::blocks::manager::reserve::{Extension, Part, Request};
+use crate::blocks::{BlockId, CacheManager, SeqId};
 use crate::error::{ManagerError, ReserveError};
 use crate::plan::{StepPlan, Ticket};
 
@@ -16,6 +16,8 @@ pub(super) struct OpenStep {
     /// Counts the calls of `reserve`, so that no step is mistaken for another.
     pub(super) number: u64,
     pub(super) extensions: Vec<Extension>,
+    /// Of every extension, one for each table.
+    pub(super) parts: Vec<Part>,
     /// The new tokens of all extensions, if their ids are known.
     pub(super) tokens: Vec<u32>,
     pub(super) tokens_known: bool,
@@ -24,6 +26,17 @@ pub(super) struct OpenStep {
 impl OpenStep {
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed) != 0
+    }
+
+    /// The extensions, each with its parts; those of a step that has closed are of no meaning.
+    pub(super) fn extensions(&self) -> impl Iterator<Item = (&Extension, &[Part])> {
+        let groups = self.parts.len() / self.extensions.len().max(1);
+        self.extensions.iter().zip(self.parts.chunks_exact(groups.max(1)))
+    }
+
+    /// Blocks that are copied, and let go by the sequences that write when the step is committed.
+    pub(super) fn sources(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.parts.iter().filter_map(|part| part.source)
     }
 
     fn close(&self) {
@@ -166,14 +179,13 @@ impl CacheManager {
         }
         plan.clear();
         self.step.extensions.clear();
+        self.step.parts.clear();
         self.step.tokens.clear();
         self.step.tokens_known = tokens_known && self.store.prefix().is_some();
         self.step.number += 1;
         if let Err(error) = self.plan_extensions(requests, plan) {
             tracing::debug!(%error, "refused");
-            for source in self.step.extensions.iter().filter_map(|extension| extension.source) {
-                self.store.stay(source);
-            }
+            self.step.sources().for_each(|source| self.store.stay(source));
             plan.clear();
             return Err(error);
         }
@@ -207,23 +219,39 @@ impl CacheManager {
                 self.note_step_tokens(&extension, first_token);
                 first_token += extension.new_tokens as usize;
             }
-            if let Some(source) = extension.source {
-                self.copy_tokens(&extension, source);
-                self.store.stay(source);
-                self.store.give_back(source);
-                self.tally.copies += 1;
-            }
+            self.let_go_of_sources(at, &extension);
             let seq = &mut self.sequences[extension.row as usize];
             if let Some(late) = self.late.as_mut().filter(|_| seq.known <= seq.len) {
                 late.push(extension.row, seq.len, self.step.number);
             }
             // Checked against max_seq_len when the step was reserved.
             seq.len += extension.new_tokens;
-            seq.uploaded = seq.num_blocks;
+            let len = seq.len;
             self.register_full(extension.row);
-            self.release_outside(extension.row);
+            for group in &mut self.groups {
+                let state = group.state_mut(extension.row);
+                state.uploaded = state.num_blocks;
+                if group.release_outside(extension.row, len, &mut self.store) {
+                    self.era = self.era.wrapping_add(1).max(1);
+                    group.state_mut(extension.row).era = self.era;
+                }
+            }
         }
         self.step.close();
+    }
+
+    /// The copies that an extension asked for are made: what they were made of is not its sequence's any more.
+    fn let_go_of_sources(&mut self, at: usize, extension: &Extension) {
+        for idx in 0..self.groups.len() {
+            if let Some(source) = self.step.parts[at * self.groups.len() + idx].source {
+                if idx == 0 {
+                    self.copy_tokens(extension, source);
+                }
+                self.store.stay(source);
+                self.store.give_back(source);
+                self.tally.copies += 1;
+            }
+        }
     }
 
     /// Undoes the open step: the blocks it took are free again, in the order they had before, and those that were cached
@@ -259,17 +287,11 @@ impl CacheManager {
             self.tally.evictions += self.store.settle_evictions();
         }
         let _span = tracing::trace_span!("paged.rollback", step = self.step.number).entered();
-        for extension in self.step.extensions.iter().rev() {
-            let seq = &mut self.sequences[extension.row as usize];
-            let used = &mut self.tables.row_mut(extension.row)[..seq.num_blocks as usize];
-            for &block in used[extension.old_blocks as usize..].iter().rev() {
-                self.store.unallocate(block);
-            }
-            seq.num_blocks = extension.old_blocks;
-            if let Some(source) = extension.source {
-                let entry = &mut used[(seq.len / self.layout.block_size()) as usize];
-                self.store.unallocate(std::mem::replace(entry, source));
-                self.store.stay(source);
+        let OpenStep { extensions, parts, .. } = &self.step;
+        for (extension, parts) in extensions.iter().zip(parts.chunks_exact(self.groups.len())).rev() {
+            let (row, len) = (extension.row, self.sequences[extension.row as usize].len);
+            for (group, part) in self.groups.iter_mut().zip(parts).rev() {
+                group.shrink(row, part, len, &mut self.store);
             }
         }
         self.step.close();

@@ -51,11 +51,11 @@ fn a_lost_or_doubled_owner_is_found() {
 
 #[test]
 fn a_wrong_table_is_found() {
-    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = BlockId::of_pool(15));
+    let found = after(|cache, row| cache.groups[0].tables.row_mut(row as u32)[1] = BlockId::of_pool(15));
     assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(1), stored: 2, counted: 1 }));
-    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = BlockId::of_pool(16));
+    let found = after(|cache, row| cache.groups[0].tables.row_mut(row as u32)[1] = BlockId::of_pool(16));
     assert!(matches!(found, Err(InvariantError::FreeList { block, .. }) if block == 16));
-    let found = after(|cache, row| cache.tables.row_mut(row as u32)[1] = RELEASED);
+    let found = after(|cache, row| cache.groups[0].tables.row_mut(row as u32)[1] = RELEASED);
     assert!(matches!(found, Err(InvariantError::Sequence { what: "the number of released entries", .. })));
 }
 
@@ -67,9 +67,9 @@ fn wrong_counts_are_found() {
     };
     assert_eq!(name(after(|cache, row| cache.sequences[row].len = 20)), "the number of its blocks");
     assert_eq!(name(after(|cache, row| cache.sequences[row].len = 161)), "its length");
-    assert_eq!(name(after(|cache, row| cache.sequences[row].num_blocks -= 1)), "the number of its blocks");
-    assert_eq!(name(after(|cache, row| cache.sequences[row].released = 1)), "the number of released blocks");
-    assert_eq!(name(after(|cache, row| cache.sequences[row].uploaded = 9)), "the number of uploaded entries");
+    assert_eq!(name(after(|cache, row| cache.groups[0].states[row].num_blocks -= 1)), "the number of its blocks");
+    assert_eq!(name(after(|cache, row| cache.groups[0].states[row].released = 1)), "the number of released blocks");
+    assert_eq!(name(after(|cache, row| cache.groups[0].states[row].uploaded = 9)), "the number of uploaded entries");
     assert_eq!(name(after(|cache, row| cache.sequences[row].known = 41)), "the number of known tokens");
     assert_eq!(name(after(|cache, row| cache.sequences[row].registered = 3)), "the number of cached blocks");
     assert_eq!(name(after(|cache, row| cache.domains[row] = None)), "its domain");
