@@ -71,14 +71,15 @@ pub fn manager(bytes: &[u8]) {
     let config = CacheConfig::new(1, 1, 8).with_block_size(block_size).with_max_seq_len(100).with_max_sequences(6);
     let paged = flags & 1 == 0;
     let num_blocks = if paged { 1 + bytes.next() % 24 } else { 400u32.div_ceil(block_size) };
-    let layout = config.with_num_blocks(num_blocks).with_paged(paged).layout().expect("a layout in range");
+    let mut config = config.with_num_blocks(num_blocks).with_paged(paged);
     let mut options = ManagerOptions::default().with_clear_freed(flags & 2 != 0).with_events(flags & 4 != 0);
     if paged {
         options = options.with_prefix_cache(flags & 8 != 0);
         if flags & 16 != 0 {
-            options = options.with_windows(&[Some(1 + bytes.next() % 40)]);
+            config = config.with_window(1 + bytes.next() % 40);
         }
     }
+    let layout = config.layout().expect("a layout in range");
     let mut manager = CacheManager::with_options(&layout, &options).expect("a small manager");
     let mut plan = StepPlan::new(Schedule::default());
     let mut seqs: Vec<SeqId> = Vec::new();

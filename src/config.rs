@@ -1,9 +1,12 @@
 //! What a cache should look like, as it is written in code or in a file.
 
+mod kind;
+
 use serde::{Deserialize, Serialize};
 
 use crate::setters::options;
 
+pub use self::kind::LayerKind;
 pub use crate::formats::KvDtype;
 
 /// The widest head that the kernels hold in registers.
@@ -14,6 +17,8 @@ pub const MAX_BLOCK_SIZE: u32 = 65_536;
 pub const MAX_SEQ_LEN: u32 = 1 << 30;
 /// The most layers or KV heads; far above any model, and low enough that sizes stay countable.
 pub const MAX_LAYERS_OR_HEADS: u32 = 65_536;
+/// The most groups of layers in one cache.
+pub const MAX_GROUPS: usize = 16;
 /// The most slots in a pool: numbers below `u32::MAX`, which means "skip".
 pub const MAX_SLOTS: u64 = u32::MAX as u64 - 1;
 /// The most entries in the block tables of all sequences together.
@@ -37,11 +42,21 @@ pub const MAX_TABLE_ENTRIES: u64 = 1 << 30;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CacheConfig {
+    /// 0 is not said, here and below, as a file may do that has `layers`.
+    #[serde(default, skip_serializing_if = "is_unsaid")]
     pub(crate) num_layers: u32,
+    #[serde(default, skip_serializing_if = "is_unsaid")]
     pub(crate) num_kv_heads: u32,
+    #[serde(default, skip_serializing_if = "is_unsaid")]
     pub(crate) head_dim: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) v_head_dim: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) window: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) layers: Vec<LayerKind>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) layers_per_group: Option<u32>,
     #[serde(default, alias = "kv_dtype")]
     #[serde(rename = "kv_format")]
     pub(crate) kv_dtype: KvDtype,
@@ -59,6 +74,11 @@ pub struct CacheConfig {
     pub(crate) max_seq_len: u32,
     #[serde(default = "default_max_sequences")]
     pub(crate) max_sequences: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_unsaid(size: &u32) -> bool {
+    *size == 0
 }
 
 const fn default_block_size() -> u32 {
@@ -85,6 +105,9 @@ impl CacheConfig {
             num_kv_heads,
             head_dim,
             v_head_dim: None,
+            window: None,
+            layers: Vec::new(),
+            layers_per_group: None,
             kv_dtype: KvDtype::default(),
             block_size: default_block_size(),
             num_blocks: None,
@@ -96,18 +119,38 @@ impl CacheConfig {
         }
     }
 
+    /// The defaults for a model whose layers are of several kinds: one of these for each, in its order. Layers of one kind
+    /// share block tables, and all share one pool.
+    pub fn of_layers(layers: &[LayerKind]) -> Self {
+        let same = |of: fn(&LayerKind) -> u32| {
+            let first = layers.first().map_or(0, of);
+            if layers.iter().all(|layer| of(layer) == first) { first } else { 0 }
+        };
+        let num_layers = u32::try_from(layers.len()).unwrap_or(u32::MAX);
+        let config = Self::new(num_layers, same(LayerKind::num_kv_heads), same(LayerKind::head_dim));
+        Self { layers: layers.to_vec(), ..config }
+    }
+
     options! {
         /// Layers of the model that keep K and V.
         num_layers: u32, with_num_layers(u32);
-        /// KV heads per layer; fewer than query heads where heads share their K and V.
+        /// KV heads per layer; fewer than query heads where heads share their K and V. 0 where layers differ in them.
         num_kv_heads: u32;
-        /// Elements of one head, 1 to [`MAX_HEAD_DIM`].
+        /// Elements of one head, 1 to [`MAX_HEAD_DIM`]. 0 where layers differ in them.
         head_dim: u32;
         /// Elements of one head's V, where they differ from K's `head_dim`; 1 to [`MAX_HEAD_DIM`].
         v_head_dim: Option<u32>, with_v_head_dim(u32) => Some(v_head_dim);
+        /// Keys that a query of any layer sees, its own included; `None` where some layers see all. Blocks that left the window
+        /// return to the pool. Where layers have unlike windows, this is the widest, or they are [told](Self::of_layers) one by
+        /// one and each group of them gives back its own.
+        window: Option<u32>, with_window(u32) => Some(window);
+        /// Layers that share a table, at most; by default a number that leaves few places empty. Every group of layers has as
+        /// many places.
+        layers_per_group: Option<u32>, with_layers_per_group(u32) => Some(layers_per_group);
         /// Storage of the elements; half precision unless set.
         kv_dtype: KvDtype, with_kv_dtype(KvDtype);
-        /// Tokens per block, any size from 1 to [`MAX_BLOCK_SIZE`]; 16 unless set.
+        /// Tokens per block, any size from 1 to [`MAX_BLOCK_SIZE`]; 16 unless set. Where layers are of several kinds, that is so of
+        /// those with the widest rows, and blocks of the others have more tokens in the same bytes.
         block_size: u32, with_block_size(u32);
         /// Blocks in the pool.
         num_blocks: Option<u32>;
@@ -122,6 +165,11 @@ impl CacheConfig {
         max_seq_len: u32, with_max_seq_len(u32);
         /// Sequences that may live at a time; 256 unless set.
         max_sequences: u32, with_max_sequences(u32);
+    }
+
+    /// The kind of every layer, if they were told one by one.
+    pub fn layers(&self) -> &[LayerKind] {
+        &self.layers
     }
 
     /// Sets [`num_blocks`](Self::num_blocks), in place of a memory budget.

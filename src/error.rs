@@ -6,6 +6,8 @@
 mod blocks;
 mod tables;
 
+use crate::config::LayerKind;
+
 pub use blocks::{InvariantError, ManagerError, PoolError, PreemptError, ReserveError};
 pub use tables::TableError;
 
@@ -104,6 +106,79 @@ pub enum ConfigError {
         /// The largest countable size.
         limit: u64,
     },
+    /// What is said of all layers is not so in one that is described for itself.
+    #[error("{name} is {value}, but {given} in layer {layer} of layers; leave {name} out, or make both agree")]
+    LayersDisagree {
+        /// The field of the configuration.
+        name: &'static str,
+        /// What it says of all layers.
+        value: u64,
+        /// The first layer that differs.
+        layer: u32,
+        /// What it says; a window of 0 is none.
+        given: u64,
+    },
+    /// There are more or fewer layers than are described.
+    #[error("num_layers is {num_layers}, but {given} layers are described; leave num_layers out, or make both agree")]
+    LayerCount {
+        /// The number as configured.
+        num_layers: u64,
+        /// Layers that are described.
+        given: u64,
+    },
+    /// The layers are of too many kinds, or their groups are too small.
+    #[error(
+        "layers of {kinds} kinds form {groups} groups, more than {limit}; put more layers into a group, or give some \
+         kinds a cache of their own"
+    )]
+    TooManyGroups {
+        /// Groups, each of as many places as the most numerous kind has layers, or as were asked for.
+        groups: u64,
+        /// Kinds of layers.
+        kinds: usize,
+        /// The most groups.
+        limit: usize,
+    },
+    /// Groups share memory block by block, which a contiguous cache does not.
+    #[error("layers form {groups} groups, which need a paged cache; set paged, or make all layers alike")]
+    GroupsNotPaged {
+        /// Groups of layers.
+        groups: u64,
+    },
+    /// Blocks of two kinds of layers cannot have the same bytes.
+    #[error(
+        "a token takes {wide_k} bytes of K and {wide_v} of V in layers of {widest}, which is no whole multiple, the same of \
+         both, of the {k} and {v} bytes in layers of {kind}; give one of the kinds a cache of its own, or pad its heads"
+    )]
+    UnlikeRows {
+        /// The kind that does not fit.
+        kind: LayerKind,
+        /// Bytes of a token's K in one of its layers.
+        k: u64,
+        /// Bytes of its V.
+        v: u64,
+        /// The kind with the widest rows.
+        widest: LayerKind,
+        /// Bytes of a token's K there.
+        wide_k: u64,
+        /// Bytes of its V.
+        wide_v: u64,
+    },
+    /// Blocks of two kinds of layers do not end together, so prefixes could not be found in both.
+    #[error(
+        "blocks of {block_size} tokens in layers of {kind} and of {other} in layers of {first}: neither is a multiple of the \
+         other; give one of the kinds a cache of its own"
+    )]
+    UnlikeBlocks {
+        /// The kind that does not fit.
+        kind: LayerKind,
+        /// Its tokens per block.
+        block_size: u32,
+        /// The kind of the first group.
+        first: LayerKind,
+        /// Tokens per block there.
+        other: u32,
+    },
     /// The name of a storage format is not known.
     #[error("unknown KV format {given:?}; use f32, f16, bf16, int8, fp8 or int4")]
     UnknownFormat {
@@ -150,6 +225,21 @@ pub enum LayoutError {
         num_blocks: u32,
         /// The largest number of blocks that would fit.
         max_blocks: u64,
+    },
+    /// Layers with unlike numbers of KV heads cannot be cut into as many equal head shards each.
+    #[error(
+        "layers of {heads} and of {other} KV heads need {needed} head shards of at most {limit} bytes, and cannot be cut into \
+         so many or more equal ones; use fewer blocks"
+    )]
+    UnlikeHeads {
+        /// KV heads of the layers with the fewest.
+        heads: u32,
+        /// KV heads of those with the most.
+        other: u32,
+        /// The fewest head shards that fit.
+        needed: u32,
+        /// The effective limit of one binding.
+        limit: u64,
     },
 }
 

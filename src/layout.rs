@@ -11,13 +11,23 @@
 //! ```
 //!
 //! [`formats`](crate::formats) says what a unit holds.
+//!
+//! Where layers are of unlike kinds they form groups ([`KvLayout::groups`]), each with its own tables and KV heads, and its own
+//! tokens per block, so that a block has the same bytes in all of them. A K pool and a V pool then belong to a *place*, which
+//! is one layer of every group.
 
 mod check;
+mod groups;
 
+use std::sync::Arc;
+
+use self::groups::Groups;
 use crate::error::LayoutError;
 use crate::formats::KvDtype;
 use crate::ids::BlockId;
 use crate::setters::options;
+
+pub use self::groups::LayerPlace;
 
 /// Bytes of one unit, the granule of all loads and stores of K and V.
 pub const UNIT_BYTES: u64 = 16;
@@ -29,6 +39,9 @@ pub const SKIP_SLOT: u32 = u32::MAX;
 const MAX_SHARD_BYTES: u64 = u32::MAX as u64;
 
 /// The checked shape of a cache; made by [`CacheConfig::layout`](crate::config::CacheConfig::layout).
+///
+/// Where it has several [`groups`](Self::groups), what is said of one layer, its heads, rows, slots and tables, is said of
+/// those of the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     num_layers: u32,
@@ -43,6 +56,10 @@ pub struct KvLayout {
     max_num_blocks: u32,
     max_seq_len: u32,
     max_sequences: u32,
+    window: Option<u32>,
+    layers_per_group: u32,
+    /// `None` where all layers are alike, and in each group's own layout.
+    groups: Option<Arc<Groups>>,
 }
 
 impl KvLayout {
@@ -69,6 +86,10 @@ impl KvLayout {
         max_seq_len: u32;
         /// Sequences that may live at a time: rows of the block table.
         max_sequences: u32;
+        /// Keys that a query sees; `None` where it sees all.
+        window: Option<u32>;
+        /// Places of a group, and pools of K: all layers where they are alike.
+        layers_per_group: u32;
     }
 
     /// Blocks of the longest sequence: columns of the block table.
@@ -106,24 +127,30 @@ impl KvLayout {
         u64::from(self.v_row_units()) * UNIT_BYTES
     }
 
-    /// Bytes that one token takes in K and V of all layers.
+    /// Bytes that one token takes in K and V of all layers, while no window has moved on.
     pub fn bytes_per_token(&self) -> u64 {
-        // At most 2^16 layers, 2^16 heads, 2^11 bytes, K and V: 2^44.
-        u64::from(self.num_layers) * u64::from(self.num_kv_heads) * (self.k_row_bytes() + self.v_row_bytes())
+        self.groups().iter().map(|group| u64::from(group.num_layers) * group.place_token_bytes()).sum()
     }
 
-    /// Bytes that one block takes in K and V of all layers.
+    /// Bytes of one token in K and V of one layer.
+    fn place_token_bytes(&self) -> u64 {
+        // At most 2^16 layers, 2^16 heads, 2^11 bytes, K and V: 2^44.
+        u64::from(self.num_kv_heads) * (self.k_row_bytes() + self.v_row_bytes())
+    }
+
+    /// Bytes that one block takes in K and V of all layers of a group, empty places included; the same in all groups.
     pub fn block_bytes(&self) -> u64 {
         // The configuration is refused if this overflows.
-        self.bytes_per_token().saturating_mul(self.block_size.into())
+        let token_bytes = u64::from(self.layers_per_group) * self.place_token_bytes();
+        token_bytes.saturating_mul(self.block_size.into())
     }
 
-    /// Bytes of K and V of one layer.
+    /// Bytes of K and V of one layer, or of one place of all groups.
     pub fn layer_bytes(&self) -> u64 {
-        self.total_bytes() / u64::from(self.num_layers)
+        self.total_bytes() / u64::from(self.layers_per_group)
     }
 
-    /// Bytes of K and V of all layers: what the pool takes on the device.
+    /// Bytes of K and V of all places: what the pool takes on the device.
     pub fn total_bytes(&self) -> u64 {
         self.block_bytes() * u64::from(self.num_blocks)
     }
@@ -177,13 +204,14 @@ impl KvLayout {
     /// The same cache with a pool of another size, which the caller has checked.
     pub(crate) fn with_num_blocks(&self, num_blocks: u32) -> Self {
         debug_assert!((1..=self.max_num_blocks).contains(&num_blocks));
-        Self { num_blocks, ..self.clone() }
+        Self { num_blocks, groups: self.resized_groups(num_blocks), ..self.clone() }
     }
 
     /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
     pub fn max_blocks_within(&self, max_binding_bytes: u64) -> u64 {
-        let row_bytes = self.k_row_bytes().max(self.v_row_bytes());
-        max_binding_bytes.min(MAX_SHARD_BYTES) / (u64::from(self.block_size) * row_bytes)
+        let head_bytes = |group: &Self| group.k_block_bytes(1).max(group.v_block_bytes(1));
+        let most = self.groups().iter().map(head_bytes).max().unwrap_or(1);
+        max_binding_bytes.min(MAX_SHARD_BYTES) / most
     }
 
     /// What keeps a plan or a manager of another layout from this cache: the first field that differs, its value there and
@@ -191,6 +219,17 @@ impl KvLayout {
     pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         if self == other {
             return None;
+        }
+        if self.num_groups() != other.num_groups() {
+            return Some(("num_groups", other.num_groups().to_string(), self.num_groups().to_string()));
+        }
+        if self.groups.is_some() {
+            let pairs = self.groups().iter().zip(other.groups());
+            let differs = pairs.filter_map(|(ours, theirs)| ours.difference(theirs)).next();
+            // Groups that are alike may have their layers in another order.
+            let order = || self.groups != other.groups && self.num_blocks == other.num_blocks;
+            let layers = || ("layers", "dealt out in another way".to_owned(), "in their own order".to_owned());
+            return differs.or_else(|| order().then(layers));
         }
         let of = |it: &Self| {
             [
@@ -203,6 +242,9 @@ impl KvLayout {
                 ("max_seq_len", it.max_seq_len),
                 ("max_sequences", it.max_sequences),
                 ("paged", it.paged.into()),
+                ("layers_per_group", it.layers_per_group),
+                // 0 is no window.
+                ("window", it.window.unwrap_or(0)),
             ]
         };
         if self.kv_dtype != other.kv_dtype {
@@ -218,23 +260,38 @@ impl KvLayout {
     /// decides, with as many blocks as the pool may ever have.
     ///
     /// # Errors
-    /// [`LayoutError::HeadTooLarge`] if not even one head fits.
+    /// [`LayoutError::HeadTooLarge`] if not even one head fits; where there are several groups, as
+    /// [`group_head_shards`](Self::group_head_shards), of which this is the first.
     pub fn head_shards(&self, max_binding_bytes: u64) -> Result<HeadShards, LayoutError> {
+        Ok(self.group_head_shards(max_binding_bytes)?[0])
+    }
+
+    /// The fewest head shards that fit, of this group alone.
+    fn shards_within(&self, max_binding_bytes: u64) -> Result<HeadShards, LayoutError> {
         let limit = max_binding_bytes.min(MAX_SHARD_BYTES);
-        let head_bytes = u64::from(self.max_num_blocks) * self.k_block_bytes(1).max(self.v_block_bytes(1));
+        let head_bytes = self.head_bytes();
         let fitting = (limit / head_bytes).min(self.num_kv_heads.into()) as u32;
         if fitting == 0 {
             let max_blocks = self.max_blocks_within(limit);
             return Err(LayoutError::HeadTooLarge { head_bytes, limit, num_blocks: self.max_num_blocks, max_blocks });
         }
-        let count = self.num_kv_heads.div_ceil(fitting);
+        Ok(self.shards(self.num_kv_heads.div_ceil(fitting)))
+    }
+
+    /// Bytes of K or V of one head, whichever are more, in a pool that has grown to the full.
+    fn head_bytes(&self) -> u64 {
+        u64::from(self.max_num_blocks) * self.k_block_bytes(1).max(self.v_block_bytes(1))
+    }
+
+    /// `count` head shards.
+    fn shards(&self, count: u32) -> HeadShards {
         let heads_per_shard = self.num_kv_heads.div_ceil(count);
-        Ok(HeadShards {
+        HeadShards {
             heads_per_shard,
             count,
-            bytes: head_bytes * u64::from(heads_per_shard),
+            bytes: self.head_bytes() * u64::from(heads_per_shard),
             num_kv_heads: self.num_kv_heads,
-        })
+        }
     }
 }
 

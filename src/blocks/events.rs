@@ -12,7 +12,9 @@ pub enum BlockEvent {
     Stored {
         /// The block.
         block: BlockId,
-        /// Its key.
+        /// The group of layers to which it belongs.
+        group: u32,
+        /// Its key; in groups behind the first, that of the first group's block in which it ends.
         key: PrefixKey,
         /// The key of the block before it; `None` for the first of a text.
         parent: Option<PrefixKey>,
@@ -21,6 +23,8 @@ pub enum BlockEvent {
     Removed {
         /// The block.
         block: BlockId,
+        /// The group of layers to which it belonged.
+        group: u32,
         /// The key it had.
         key: PrefixKey,
     },

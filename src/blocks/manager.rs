@@ -34,7 +34,6 @@ use self::group::{Group, TableState};
 use self::late::LateRuns;
 use self::reserve::{Extension, Part};
 use self::step::OpenStep;
-use self::window::Window;
 
 /// What the manager knows about one sequence, whatever tables it has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,7 +131,7 @@ impl CacheManager {
     /// A manager that does more than handing out blocks.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`ManagerError::ZeroWindow`], [`ManagerError::LateSteps`], or [`ManagerError::NotPaged`] for a
+    /// As [`new`](Self::new); [`ManagerError::LateSteps`], or [`ManagerError::NotPaged`] for a
     /// prefix cache over a contiguous one.
     pub fn with_options(layout: &KvLayout, options: &ManagerOptions) -> Result<Self, ManagerError> {
         if options.prefix_cache && !layout.paged() {
@@ -141,18 +140,19 @@ impl CacheManager {
         if options.late_steps > MAX_LATE_STEPS {
             return Err(ManagerError::LateSteps { late_steps: options.late_steps, limit: MAX_LATE_STEPS });
         }
-        let window = Window::widest(options)?.filter(|_| layout.paged());
         let store = Store::new(layout, options)?;
         let rows = layout.max_sequences();
         let per_row = size_of::<Sequence>()
             + size_of::<Option<Arc<Domain>>>()
             + size_of::<u32>()
             + size_of::<Extension>()
-            + size_of::<Part>();
-        let bytes = u64::from(rows) * (Group::row_bytes(layout) + per_row as u64);
+            + size_of::<Part>() * layout.num_groups();
+        let row_bytes: u64 = layout.groups().iter().map(Group::row_bytes).sum();
+        let bytes = u64::from(rows) * (row_bytes + per_row as u64);
         let no_memory = ManagerError::HostMemory { bytes };
 
-        let groups = vec![Group::new(layout.clone(), window).ok_or(no_memory)?];
+        let group = |group: &KvLayout| Group::new(group.clone(), options.window_slack);
+        let groups: Vec<Group> = layout.groups().iter().map(group).collect::<Option<_>>().ok_or(no_memory)?;
         let mut sequences = Vec::new();
         let mut domains = Vec::new();
         let mut free_rows = Vec::new();
@@ -194,9 +194,14 @@ impl CacheManager {
         &self.layout
     }
 
-    /// The tables of all sequences.
+    /// The tables of all sequences, in the first group of layers.
     pub fn tables(&self) -> &BlockTables {
         &self.groups[0].tables
+    }
+
+    /// The tables of all sequences in a [group of layers](KvLayout::groups); `None` if there is no such group.
+    pub fn group_tables(&self, group: usize) -> Option<&BlockTables> {
+        self.groups.get(group).map(|group| &group.tables)
     }
 
     /// Blocks in the pool.
@@ -235,7 +240,9 @@ impl CacheManager {
         }
         self.tally.evictions += u64::from(self.store.resize(num_blocks)?);
         self.layout = self.layout.with_num_blocks(num_blocks);
-        self.groups.iter_mut().for_each(|group| group.layout = group.layout.with_num_blocks(num_blocks));
+        for (group, layout) in self.groups.iter_mut().zip(self.layout.groups()) {
+            group.layout.clone_from(layout);
+        }
         Ok(())
     }
 
@@ -296,11 +303,17 @@ impl CacheManager {
         Ok(self.live(seq)?.len)
     }
 
-    /// The blocks of a sequence, in the order of its tokens; those of an open step are included. Leading ones are
-    /// [`RELEASED`](crate::blocks::RELEASED) where the windows have moved on.
+    /// The blocks of a sequence in the first group of layers, in the order of its tokens; those of an open step are included.
+    /// Leading ones are [`RELEASED`](crate::blocks::RELEASED) where the window has moved on.
     pub fn block_table(&self, seq: SeqId) -> Result<&[BlockId], ManagerError> {
         self.live(seq)?;
         Ok(self.groups[0].used(seq.index()))
+    }
+
+    /// The same in a [group of layers](KvLayout::groups); no blocks if there is no such group.
+    pub fn group_block_table(&self, seq: SeqId, group: usize) -> Result<&[BlockId], ManagerError> {
+        self.live(seq)?;
+        Ok(self.groups.get(group).map_or(&[], |group| group.used(seq.index())))
     }
 
     /// Takes the changes of the prefix cache since the last call; none unless the manager keeps

@@ -206,12 +206,6 @@ pub enum ManagerError {
     /// The prefix cache shares blocks of a few tokens; a contiguous cache has none.
     #[error("prefix_cache needs a paged cache; set paged or leave it off")]
     NotPaged,
-    /// A window shows each query its own key at least.
-    #[error("windows[{group}] is 0; a window is at least 1, and no window is none")]
-    ZeroWindow {
-        /// Position in the windows.
-        group: usize,
-    },
     /// Blocks that sequences use cannot be taken out of the prefix cache.
     #[error("{used} blocks are in use; release all sequences before the prefix cache is reset")]
     PrefixCacheInUse {
@@ -351,6 +345,16 @@ pub enum PreemptError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvariantError {
+    /// A block stands in the tables of two groups of layers.
+    #[error("block {block} belongs to group {first} and to group {second}; this is a bug of the block manager")]
+    Groups {
+        /// The block.
+        block: BlockId,
+        /// A group that has it.
+        first: u32,
+        /// Another one.
+        second: u32,
+    },
     /// The list of free blocks is broken.
     #[error("free list at block {block}: {what}")]
     FreeList {

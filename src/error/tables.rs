@@ -6,6 +6,30 @@ use crate::error::PlanError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
+    /// There are more or fewer tables than groups of layers.
+    #[error("{given} tables for {expected} groups of layers; pass one for each to plan_group_tables")]
+    Groups {
+        /// Tables.
+        given: usize,
+        /// Groups of the cache.
+        expected: usize,
+    },
+    /// Two groups of layers are told unlike things about one step.
+    #[error(
+        "group {group}: {what} of sequence {row} is {given}, but {expected} in group 0; all groups serve the same queries"
+    )]
+    UnlikeGroups {
+        /// The group.
+        group: usize,
+        /// What differs.
+        what: &'static str,
+        /// The sequence; 0 where it is their number.
+        row: usize,
+        /// What the group is told.
+        given: u64,
+        /// What the first is told.
+        expected: u64,
+    },
     /// Two arrays disagree about the number of sequences or tokens.
     #[error("{name} has {actual} elements instead of {expected}; make the arrays agree")]
     Length {

@@ -91,9 +91,9 @@ impl KvCache {
     /// Creates the pools on `device`, with the kernels' form chosen for it.
     ///
     /// # Errors
-    /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, [`GpuError::Device`] if a buffer would
-    /// be too large, or the device is out of memory or lost, [`GpuError::Spec`] if heads so wide take more workgroup memory than
-    /// it has.
+    /// [`GpuError::Argument`] for a layout with several groups of layers, [`GpuError::Layout`] if one KV head's pool exceeds a
+    /// binding of the device, [`GpuError::Device`] if a buffer would be too large, or the device is out of memory or lost,
+    /// [`GpuError::Spec`] if heads so wide take more workgroup memory than it has.
     pub fn new(device: &wgpu::Device, layout: &KvLayout) -> Result<Self, GpuError> {
         Self::with_profile(device, layout, DeviceProfile::of(device))
     }
@@ -103,6 +103,11 @@ impl KvCache {
     /// # Errors
     /// As [`new`](Self::new), and [`GpuError::Spec`] for a form that the device cannot run.
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
+        if layout.num_groups() > 1 {
+            let problem =
+                format!("has {} groups of layers; one is served, so give each a cache of its own", layout.num_groups());
+            return Err(ArgumentError::new("layout", problem).into());
+        }
         let maker = Maker::new(device)?;
         profile.check(device)?;
         profile.check_memory(&KvShape::of(layout), &device.limits())?;

@@ -47,20 +47,21 @@ impl StepWork {
     /// Takes over what a plan asks for.
     pub(super) fn fill(&mut self, plan: &StepPlan) {
         self.source = plan.table_source();
-        self.bytes = plan.upload_bytes();
+        let group = &plan.groups()[0];
+        self.bytes = plan.group_bytes(0);
         self.num_rows = plan.num_rows();
         self.num_tokens = plan.num_tokens();
         for (class, work) in self.classes.iter_mut().enumerate() {
-            work.num_items = plan.num_items(class);
-            work.max_item_keys = plan.max_item_keys(class);
+            work.num_items = group.num_items(class);
+            work.max_item_keys = group.max_item_keys(class);
             work.reaches.clear();
-            work.reaches.extend_from_slice(plan.reaches(class));
+            work.reaches.extend_from_slice(group.reaches(class));
         }
-        self.num_merges = plan.num_merges();
+        self.num_merges = group.num_merges();
         self.merge_reaches.clear();
-        self.merge_reaches.extend_from_slice(plan.merge_reaches());
-        self.num_partials = plan.num_partials();
-        self.max_splits_per_row = plan.max_splits_per_row();
+        self.merge_reaches.extend_from_slice(group.merge_reaches());
+        self.num_partials = group.num_partials();
+        self.max_splits_per_row = group.max_splits_per_row();
     }
 
     /// Whether a query sees more than one split: then there are partials to merge.

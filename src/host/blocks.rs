@@ -168,7 +168,8 @@ impl HostBlocks {
 
 /// The blocks that the records name, in ascending order, each once.
 pub fn distinct_blocks<'a>(records: impl IntoIterator<Item = &'a SequenceRecord>) -> Vec<BlockId> {
-    let mut blocks: Vec<BlockId> = records.into_iter().flat_map(|record| &record.blocks).copied().flatten().collect();
+    let mut blocks: Vec<BlockId> =
+        records.into_iter().flat_map(SequenceRecord::tables).flatten().copied().flatten().collect();
     blocks.sort_unstable();
     blocks.dedup();
     blocks

@@ -1,7 +1,7 @@
 //! Where the tokens of a step are written: the three forms in which engines say so.
 
+use super::Tables;
 use super::raw::{check_len, slot_at};
-use super::{StepPlan, Tables};
 use crate::error::TableError;
 use crate::layout::{KvLayout, SKIP_SLOT};
 
@@ -39,10 +39,10 @@ impl Append<'_> {
         }
     }
 
-    /// Adds the slots of a step to its plan, in the order of the queries; everything has been checked.
+    /// Adds the slots of a step, in the order of the queries; everything has been checked.
     pub(super) fn push_to(
         &self,
-        plan: &mut StepPlan,
+        slots: &mut Vec<u32>,
         layout: &KvLayout,
         tables: &Tables<'_>,
         queries: impl Fn(usize) -> u32,
@@ -54,7 +54,7 @@ impl Append<'_> {
                         (tables.used(layout, seq), tables.seq_len(layout, seq), queries(seq));
                     for query in 0..queries {
                         let position = (u64::from(seq_len) + u64::from(query)).checked_sub(queries.into());
-                        plan.slots.push(match position {
+                        slots.push(match position {
                             // Below seq_len.
                             Some(position) => slot_at(layout, used, position as u32),
                             None => SKIP_SLOT,
@@ -63,10 +63,10 @@ impl Append<'_> {
                 }
             }
             // -1, or a slot of the pool, which are fewer than 2^32.
-            Self::Slots(slots) => slots.iter().for_each(|&slot| plan.slots.push(slot.max(-1) as u32)),
+            Self::Slots(given) => given.iter().for_each(|&slot| slots.push(slot.max(-1) as u32)),
             Self::Positions { batch_indices, positions } => {
                 for (&batch, &position) in batch_indices.iter().zip(positions) {
-                    plan.slots.push(match usize::try_from(batch) {
+                    slots.push(match usize::try_from(batch) {
                         Ok(seq) => slot_at(layout, tables.used(layout, seq), position),
                         Err(_) => SKIP_SLOT,
                     });

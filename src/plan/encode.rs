@@ -2,6 +2,7 @@
 
 use super::StepPlan;
 use super::words::{BlockCopy, Merge, QueryTile, STEP_WORDS_VERSION, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
+use crate::ids::BlockId;
 
 /// Words of [`StepHeader`] and of the classes of query tiles; the positions follow at once.
 pub(super) const HEADER_WORDS: u32 = ((size_of::<StepHeader>() + TILE_CLASSES * size_of::<TileClass>()) / 4) as u32;
@@ -15,80 +16,94 @@ pub(super) const REQUEST_WORDS: u32 = 2;
 pub(super) const MOST_ROW_WORDS: u32 = 2 + 2 * (TILE_WORDS + 1) + MERGE_WORDS;
 
 impl StepPlan {
-    /// Sizes and offsets of the encoded step.
-    pub(super) fn header(&self) -> StepHeader {
+    /// Sizes and offsets of the encoded step of a group.
+    pub(super) fn header(&self, group: usize) -> StepHeader {
         // `prepare` has seen that every offset fits.
+        let (part, laid) = (&self.parts[group], self.parts[group].tiling.laid());
+        let (copies, clears) = self.changes(group);
         let slots_base = HEADER_WORDS + self.num_rows();
-        let updates_base = slots_base + self.num_tokens();
-        let copies_base = updates_base + UPDATE_WORDS * self.updates.len() as u32;
-        let clears_base = copies_base + COPY_WORDS * self.copies.len() as u32;
-        let merges_base =
-            self.tiles_base() + TILE_WORDS * self.tiling.laid().tiles.iter().map(Vec::len).sum::<usize>() as u32;
-        let members_base = merges_base + MERGE_WORDS * self.tiling.laid().merges.len() as u32;
-        let cu_seqlens_base = members_base + self.tiling.laid().members.len() as u32;
+        let updates_base = slots_base + part.slots.len() as u32;
+        let copies_base = updates_base + UPDATE_WORDS * part.updates.len() as u32;
+        let clears_base = copies_base + COPY_WORDS * copies.len() as u32;
+        let merges_base = self.tiles_base(group) + TILE_WORDS * laid.tiles.iter().map(Vec::len).sum::<usize>() as u32;
+        let members_base = merges_base + MERGE_WORDS * laid.merges.len() as u32;
+        let cu_seqlens_base = members_base + laid.members.len() as u32;
         StepHeader {
             version: STEP_WORDS_VERSION,
             num_queries: self.num_rows(),
-            num_slots: self.num_tokens(),
+            num_slots: part.slots.len() as u32,
             num_requests: self.cu_seqlens_q.len() as u32 - 1,
             num_last_rows: self.last_rows.len() as u32,
             positions_base: HEADER_WORDS,
             slots_base,
             cu_seqlens_base,
             last_rows_base: cu_seqlens_base + self.cu_seqlens_q.len() as u32,
-            num_updates: self.updates.len() as u32,
-            num_merges: self.tiling.laid().merges.len() as u32,
+            num_updates: part.updates.len() as u32,
+            num_merges: laid.merges.len() as u32,
             members_base,
             merges_base,
             updates_base,
-            num_copies: self.copies.len() as u32,
+            num_copies: copies.len() as u32,
             copies_base,
-            num_clears: self.clears.len() as u32,
+            num_clears: clears.len() as u32,
             clears_base,
         }
     }
 
-    /// The classes of query tiles, with their offsets in the encoded step.
-    pub(super) fn classes(&self) -> [TileClass; TILE_CLASSES] {
-        let mut tiles_base = self.tiles_base();
+    /// The classes of query tiles of a group, with their offsets in the encoded step.
+    pub(super) fn classes(&self, group: usize) -> [TileClass; TILE_CLASSES] {
+        let (mut tiles_base, laid) = (self.tiles_base(group), self.parts[group].tiling.laid());
         std::array::from_fn(|class| {
-            let num_tiles = self.tiling.laid().tiles[class].len() as u32;
+            let num_tiles = laid.tiles[class].len() as u32;
             let base = tiles_base;
             tiles_base += TILE_WORDS * num_tiles;
-            TileClass { tiles_base: base, num_tiles, num_items: self.tiling.laid().items[class] }
+            TileClass { tiles_base: base, num_tiles, num_items: laid.items[class] }
         })
     }
 
-    fn tiles_base(&self) -> u32 {
-        let changes = UPDATE_WORDS as usize * self.updates.len() + COPY_WORDS as usize * self.copies.len();
-        let before = self.positions.len() + self.slots.len() + changes + self.clears.len() + self.tables.len();
+    /// The copies and clears in the words of a group: those of the first have all, for blocks are whole in every place.
+    fn changes(&self, group: usize) -> (&[BlockCopy], &[BlockId]) {
+        if group == 0 { (&self.copies, &self.clears) } else { (&[], &[]) }
+    }
+
+    fn tiles_base(&self, group: usize) -> u32 {
+        let (part, (copies, clears)) = (&self.parts[group], self.changes(group));
+        let changes = UPDATE_WORDS as usize * part.updates.len() + COPY_WORDS as usize * copies.len();
+        let before = self.positions.len() + part.slots.len() + changes + clears.len() + part.tables.len();
         HEADER_WORDS + before as u32
     }
 
-    /// Replaces `out` by the words for the device: header, classes, positions, slots, updates, copies, clears,
+    /// Replaces `out` by the words of a group for the device: header, classes, positions, slots, updates, copies, clears,
     /// inline tables, query tiles, merges, members, first and last rows.
-    pub(crate) fn encode(&self, out: &mut Vec<u32>) {
+    pub(crate) fn encode(&self, group: usize, out: &mut Vec<u32>) {
+        let (part, laid) = (&self.parts[group], self.parts[group].tiling.laid());
+        let (copies, clears) = self.changes(group);
         out.clear();
-        out.extend_from_slice(bytemuck::cast_slice(&[self.header()]));
-        out.extend_from_slice(bytemuck::cast_slice(&self.classes()));
+        out.extend_from_slice(bytemuck::cast_slice(&[self.header(group)]));
+        out.extend_from_slice(bytemuck::cast_slice(&self.classes(group)));
         out.extend_from_slice(bytemuck::cast_slice(&self.positions));
-        out.extend_from_slice(&self.slots);
-        out.extend_from_slice(bytemuck::cast_slice(&self.updates));
-        out.extend_from_slice(bytemuck::cast_slice(&self.copies));
-        out.extend_from_slice(bytemuck::cast_slice(&self.clears));
-        out.extend_from_slice(&self.tables);
-        for tiles in &self.tiling.laid().tiles {
+        out.extend_from_slice(&part.slots);
+        out.extend_from_slice(bytemuck::cast_slice(&part.updates));
+        out.extend_from_slice(bytemuck::cast_slice(copies));
+        out.extend_from_slice(bytemuck::cast_slice(clears));
+        out.extend_from_slice(&part.tables);
+        for tiles in &laid.tiles {
             out.extend_from_slice(bytemuck::cast_slice(tiles));
         }
-        out.extend_from_slice(bytemuck::cast_slice(&self.tiling.laid().merges));
-        out.extend_from_slice(&self.tiling.laid().members);
+        out.extend_from_slice(bytemuck::cast_slice(&laid.merges));
+        out.extend_from_slice(&laid.members);
         out.extend_from_slice(&self.cu_seqlens_q);
         out.extend_from_slice(&self.last_rows);
     }
 
+    /// Bytes that the words of a group take.
+    pub(crate) fn group_bytes(&self, group: usize) -> u64 {
+        4 * (u64::from(self.header(group).last_rows_base) + self.last_rows.len() as u64)
+    }
+
     /// Bytes that the step sends to the device, for all layers together.
     pub fn upload_bytes(&self) -> u64 {
-        4 * (u64::from(self.header().last_rows_base) + self.last_rows.len() as u64)
+        (0..self.num_groups).map(|group| self.group_bytes(group)).sum()
     }
 }
 

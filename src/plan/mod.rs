@@ -9,6 +9,7 @@
 mod append;
 mod dispatch;
 mod encode;
+mod group;
 mod raw;
 pub(crate) mod reach;
 mod schedule;
@@ -19,6 +20,7 @@ mod words;
 
 pub use append::Append;
 pub use dispatch::workgroups;
+pub use group::GroupPlan;
 pub use raw::RawTables;
 pub use raw::slot_at;
 pub use schedule::Schedule;
@@ -35,9 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use self::encode::inline_tables_base;
 use self::encode::{COPY_WORDS, HEADER_WORDS, MOST_ROW_WORDS, REQUEST_WORDS, UPDATE_WORDS};
-use self::reach::Reach;
 use self::sharing::Span;
-use self::tiling::Tiling;
 use crate::error::PlanError;
 use crate::ids::BlockId;
 use crate::layout::KvLayout;
@@ -107,14 +107,12 @@ pub struct StepPlan {
     last_rows: Vec<u32>,
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
-    pub(crate) slots: Vec<u32>,
-    pub(crate) updates: Vec<TableUpdate>,
+    /// What belongs to one table each: at least one, and more than are in use if an earlier step had more.
+    parts: Vec<GroupPlan>,
+    num_groups: usize,
     pub(crate) copies: Vec<BlockCopy>,
     pub(crate) clears: Vec<BlockId>,
-    /// Block tables, used columns only; empty unless the source is [`TableSource::Inline`].
-    pub(crate) tables: Vec<u32>,
     source: TableSource,
-    pub(crate) tiling: Tiling,
     /// The cache it was filled for.
     layout: Option<KvLayout>,
     pub(crate) ticket: Option<Ticket>,
@@ -130,13 +128,11 @@ impl StepPlan {
             cu_seqlens_q: vec![0],
             last_rows: Vec::new(),
             positions: Vec::new(),
-            slots: Vec::new(),
-            updates: Vec::new(),
+            parts: vec![GroupPlan::default()],
+            num_groups: 1,
             copies: Vec::new(),
             clears: Vec::new(),
-            tables: Vec::new(),
             source: TableSource::Resident,
-            tiling: Tiling::default(),
             layout: None,
             ticket: None,
             places: Vec::new(),
@@ -151,13 +147,11 @@ impl StepPlan {
         self.cu_seqlens_q.truncate(1);
         self.last_rows.clear();
         self.positions.clear();
-        self.slots.clear();
-        self.updates.clear();
+        self.parts.iter_mut().for_each(GroupPlan::clear);
+        self.num_groups = 1;
         self.copies.clear();
         self.clears.clear();
-        self.tables.clear();
         self.source = TableSource::Resident;
-        self.tiling.clear();
         self.layout = None;
         self.ticket = None;
     }
@@ -174,7 +168,7 @@ impl StepPlan {
 
     /// Tokens to append, padding included; one K and one V row are expected for each.
     pub fn num_tokens(&self) -> u32 {
-        self.slots.len() as u32
+        self.slots().len() as u32
     }
 
     /// `[num_rows]` the position of every query token in its sequence; negative for queries from before the first token.
@@ -201,58 +195,35 @@ impl StepPlan {
         &self.last_rows
     }
 
-    /// Work items of a class: the splits of its tiles. A sequence without keys has one as well, which writes its zeros.
-    pub(crate) fn num_items(&self, class: usize) -> u32 {
-        self.tiling.laid().items.get(class).copied().unwrap_or(0)
+    /// What belongs to one table each, in the order of [`KvLayout::groups`]. [`slots`](Self::slots) and
+    /// [`updates`](Self::updates) are those of the first, which is the only one where all layers are alike; an empty plan has
+    /// one empty group.
+    pub fn groups(&self) -> &[GroupPlan] {
+        &self.parts[..self.num_groups]
     }
 
-    /// What the queries of every tile of a class can see.
-    pub(crate) fn reaches(&self, class: usize) -> &[Reach] {
-        self.tiling.laid().reaches.get(class).map_or(&[], Vec::as_slice)
+    /// The same, to be filled.
+    pub(crate) fn groups_mut(&mut self) -> &mut [GroupPlan] {
+        &mut self.parts[..self.num_groups]
     }
 
-    /// What the queries that may be merged can see.
-    pub(crate) fn merge_reaches(&self) -> &[Reach] {
-        &self.tiling.laid().merge_reaches
-    }
-
-    /// The most keys of a work item of a class.
-    pub(crate) fn max_item_keys(&self, class: usize) -> u32 {
-        self.tiling.laid().max_item_keys.get(class).copied().unwrap_or(0)
-    }
-
-    /// Queries whose results may be merged from partials.
-    pub(crate) fn num_merges(&self) -> u32 {
-        self.tiling.laid().merges.len() as u32
-    }
-
-    /// Partial results, one per query and split of the query tiles that leave them.
-    pub(crate) fn num_partials(&self) -> u32 {
-        self.tiling.laid().num_partials
-    }
-
-    /// Splits of the longest row that is merged; 0 if none is.
-    pub(crate) fn max_splits_per_row(&self) -> u32 {
-        self.tiling.laid().max_splits
-    }
-
-    /// The slot of every token to append, in the order of its K and V rows;
+    /// The slot of every token to append, in the order of its K and V rows, in the first group;
     /// [`SKIP_SLOT`](crate::layout::SKIP_SLOT) for padding.
     pub fn slots(&self) -> &[u32] {
-        &self.slots
+        self.parts[0].slots()
     }
 
-    /// Entries of the resident table that the device does not have yet.
+    /// Entries of the first group's resident table that the device does not have yet.
     pub fn updates(&self) -> &[TableUpdate] {
-        &self.updates
+        self.parts[0].updates()
     }
 
-    /// Blocks that the step copies before its first append, so that no shared block is written.
+    /// Blocks of all groups that the step copies before its first append, so that no shared block is written.
     pub fn copies(&self) -> &[BlockCopy] {
         &self.copies
     }
 
-    /// Blocks that the step hands out while they still hold what earlier owners left there, to be cleared before
+    /// Blocks of all groups that the step hands out while they still hold what earlier owners left there, to be cleared before
     /// anything else; empty unless the manager [clears freed blocks](crate::blocks::ManagerOptions::clear_freed).
     ///
     /// A block that is the target of a copy is not among them: it is overwritten whole.
@@ -293,39 +264,44 @@ impl StepPlan {
                 return Err(PlanError::TooLarge { what, value, limit });
             }
         }
+        self.num_groups = layout.num_groups();
+        if self.parts.len() < self.num_groups {
+            self.parts.resize_with(self.num_groups, GroupPlan::default);
+        }
         // Every count is below 2^32, for the words are.
         self.cu_seqlens_q
             .try_reserve(requests)
             .and_then(|()| self.last_rows.try_reserve(requests))
             .and_then(|()| self.positions.try_reserve(rows as usize))
-            .and_then(|()| self.slots.try_reserve(slots as usize))
-            .and_then(|()| self.updates.try_reserve(updates as usize))
             .and_then(|()| self.copies.try_reserve(copies as usize))
             .and_then(|()| self.clears.try_reserve(clears as usize))
-            .and_then(|()| self.tables.try_reserve(tables as usize))
-            .and_then(|()| self.tiling.try_reserve(rows as usize))
+            .and_then(|()| {
+                let sizes = (rows as usize, slots as usize, updates as usize, tables as usize);
+                self.groups_mut().iter_mut().try_for_each(|group| group.try_reserve(sizes.0, sizes.1, sizes.2, sizes.3))
+            })
             .map_err(|_| PlanError::HostMemory { rows })?;
         self.layout = Some(layout.clone());
         Ok(())
     }
 
-    /// Adds a request: rows for the last `queries` tokens of a sequence of `seq_len`. `era` stands for its table: another
-    /// number whenever that changes before the block that a step writes first; 0 where the caller does not know.
-    pub(crate) fn push_rows(&mut self, table_base: u32, era: u64, seq_len: u32, queries: u32) -> Result<(), PlanError> {
+    /// Adds a request: rows for the last `queries` tokens of a sequence of `seq_len`. Of every group, `tables` has where its
+    /// table begins and an era that stands for it: another number whenever it changes before the block that a step writes
+    /// first; 0 where the caller does not know.
+    pub(crate) fn push_rows(
+        &mut self,
+        tables: impl Iterator<Item = (u32, u64)>,
+        seq_len: u32,
+        queries: u32,
+    ) -> Result<(), PlanError> {
         if queries == 0 {
             self.cu_seqlens_q.push(self.num_rows());
             return Ok(());
         }
-        let span = Span {
-            first_row: self.num_rows(),
-            queries,
-            seq_len,
-            table_base,
-            era,
-            splits: 0,
-            shared: Default::default(),
-        };
-        self.tiling.push(&self.schedule, span)?;
+        let (first_row, schedule) = (self.num_rows(), self.schedule);
+        for (group, (table_base, era)) in self.groups_mut().iter_mut().zip(tables) {
+            let span = Span { first_row, queries, seq_len, table_base, era, splits: 0, shared: Default::default() };
+            group.tiling.push(&schedule, span)?;
+        }
         // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
         let first = seq_len as i32 - queries as i32;
         self.positions.extend(first..first + queries as i32);
@@ -334,11 +310,11 @@ impl StepPlan {
         Ok(())
     }
 
-    /// Lays out the query tiles, once all rows are in. `tables` holds the block tables; `origin` is the
+    /// Lays out the query tiles of a group, once all rows are in. `tables` holds the block tables; `origin` is the
     /// [`QueryTile::table_base`] of its first element.
-    pub(crate) fn finish(&mut self, block_size: u32, tables: &[u32], origin: u32) {
+    pub(crate) fn finish(&mut self, group: usize, block_size: u32, tables: &[u32], origin: u32) {
         let table = |base: u32, blocks: u32| &tables[(base - origin) as usize..][..blocks as usize];
-        self.tiling.build(&self.schedule, block_size, table);
+        self.parts[group].tiling.build(&self.schedule, block_size, table);
     }
 
     /// Whether the manager that filled the plan still has its step open; `None` for the engine's own tables.
@@ -349,7 +325,7 @@ impl StepPlan {
     }
 }
 
-/// How much of everything a step brings, at most.
+/// How much of everything a step brings, at most; to each group, or to all together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) requests: usize,

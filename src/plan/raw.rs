@@ -1,5 +1,6 @@
 //! The door for engines that keep their own block tables.
 
+use crate::config::MAX_GROUPS;
 use crate::error::{PlanError, TableError};
 use crate::ids::BlockId;
 use crate::layout::{KvLayout, SKIP_SLOT};
@@ -30,6 +31,11 @@ impl<'a> RawTables<'a> {
             Some(offsets) => offsets[seq + 1] - offsets[seq],
             None => 1,
         }
+    }
+
+    /// The used blocks of a sequence that has queries.
+    fn used(&self, layout: &KvLayout, seq: usize) -> &'a [u32] {
+        if self.queries(seq) > 0 { self.tables.used(layout, seq) } else { &[] }
     }
 
     fn num_queries(&self) -> u64 {
@@ -72,9 +78,17 @@ impl StepPlan {
     /// queries add no row, but their tables are checked all the same.
     ///
     /// # Errors
-    /// [`TableError`] names the array, the position, the value and the limit. The plan is then empty, unless it holds
-    /// an open step: that is left untouched.
+    /// [`TableError`] names the array, the position, the value and the limit; [`TableError::Groups`] for a cache of several
+    /// groups of layers. The plan is then empty, unless it holds an open step: that is left untouched.
     pub fn plan_tables(&mut self, layout: &KvLayout, tables: &RawTables<'_>) -> Result<(), TableError> {
+        self.plan_group_tables(layout, std::slice::from_ref(tables))
+    }
+
+    /// As [`plan_tables`](Self::plan_tables), with the tables of every group of layers, in the order of
+    /// [`KvLayout::groups`]. All are of the same sequences with the same lengths and queries, and padding is padding in all.
+    ///
+    /// Columns that left the window of their group may name any block of the pool.
+    pub fn plan_group_tables(&mut self, layout: &KvLayout, tables: &[RawTables<'_>]) -> Result<(), TableError> {
         if self.is_step_open() == Some(true) {
             return Err(TableError::StepOpen);
         }
@@ -82,43 +96,78 @@ impl StepPlan {
         self.fill_from(layout, tables).inspect_err(|_| self.clear())
     }
 
-    fn fill_from(&mut self, layout: &KvLayout, raw: &RawTables<'_>) -> Result<(), TableError> {
-        raw.check(layout)?;
-        let tables = &raw.tables;
-        let requests = tables.num_seqs();
-        let rows = raw.num_queries();
-        let used = |seq| if raw.queries(seq) > 0 { tables.used(layout, seq) } else { &[] };
-        let columns = (0..requests).map(|seq| used(seq).len() as u64).sum();
+    fn fill_from(&mut self, layout: &KvLayout, raw: &[RawTables<'_>]) -> Result<(), TableError> {
+        let groups = layout.groups();
+        if raw.len() != groups.len() {
+            return Err(TableError::Groups { given: raw.len(), expected: groups.len() });
+        }
+        for (raw, group) in raw.iter().zip(groups) {
+            raw.check(group)?;
+        }
+        let (requests, rows) = (raw[0].tables.num_seqs(), raw[0].num_queries());
+        check_groups_agree(groups, raw)?;
+        let columns = |(raw, group): (&RawTables<'_>, &KvLayout)| -> u64 {
+            (0..requests).map(|seq| raw.used(group, seq).len() as u64).sum()
+        };
+        let columns = raw.iter().zip(groups).map(columns).max().unwrap_or(0);
         self.prepare(layout, &Counts { requests, rows, slots: rows, tables: columns, ..Counts::default() })?;
         self.source = TableSource::Inline;
         let first = inline_tables_base(rows, rows);
 
         for seq in 0..requests {
-            // Below the words of the whole step, which `prepare` has checked.
-            let table_base = first + self.tables.len() as u32;
-            self.push_rows(table_base, 0, tables.seq_len(layout, seq), raw.queries(seq))?;
-            self.tables.extend_from_slice(used(seq));
+            let (seq_len, queries) = (raw[0].tables.seq_len(&groups[0], seq), raw[0].queries(seq));
+            let mut bases = [(0, 0); MAX_GROUPS];
+            for (base, part) in bases.iter_mut().zip(self.groups()) {
+                // Below the words of the whole step, which `prepare` has checked.
+                base.0 = first + part.tables.len() as u32;
+            }
+            self.push_rows(bases.into_iter(), seq_len, queries)?;
+            for ((part, raw), group) in self.groups_mut().iter_mut().zip(raw).zip(groups) {
+                part.tables.extend_from_slice(raw.used(group, seq));
+            }
         }
-        raw.append.push_to(self, layout, tables, |seq| raw.queries(seq));
-        self.check_slots()?;
-        let tables = std::mem::take(&mut self.tables);
-        self.finish(layout.block_size(), &tables, first);
-        self.tables = tables;
+        for (idx, (raw, group)) in raw.iter().zip(groups).enumerate() {
+            raw.append.push_to(&mut self.groups_mut()[idx].slots, group, &raw.tables, |seq| raw.queries(seq));
+            self.check_slots(idx)?;
+            let tables = std::mem::take(&mut self.groups_mut()[idx].tables);
+            self.finish(idx, group.block_size(), &tables, first);
+            self.groups_mut()[idx].tables = tables;
+        }
         Ok(())
     }
 
     /// Refuses two tokens with one slot: their rows could be torn, each partly one's and partly the other's.
-    fn check_slots(&mut self) -> Result<(), TableError> {
-        let rows = self.slots.len();
+    fn check_slots(&mut self, group: usize) -> Result<(), TableError> {
+        let slots = &self.parts[group].slots;
+        let rows = slots.len();
         self.places.clear();
         self.places.try_reserve(rows).map_err(|_| PlanError::HostMemory { rows: rows as u64 })?;
-        self.places.extend(self.slots.iter().copied().zip(0..).filter(|&(slot, _)| slot != SKIP_SLOT));
+        self.places.extend(slots.iter().copied().zip(0..).filter(|&(slot, _)| slot != SKIP_SLOT));
         self.places.sort_unstable();
         match self.places.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             None => Ok(()),
             Some(pair) => Err(TableError::SharedSlot { slot: pair[0].0, first: pair[0].1, second: pair[1].1 }),
         }
     }
+}
+
+/// Whether all groups have the same sequences, with the same lengths and queries.
+fn check_groups_agree(groups: &[KvLayout], raw: &[RawTables<'_>]) -> Result<(), TableError> {
+    let first = &raw[0];
+    for (group, (raw, layout)) in raw.iter().zip(groups).enumerate().skip(1) {
+        let count = |raw: &RawTables<'_>| raw.tables.num_seqs() as u64;
+        let differs = |what, row, given: u64, expected: u64| match given == expected {
+            true => Ok(()),
+            false => Err(TableError::UnlikeGroups { group, what, row, given, expected }),
+        };
+        differs("the number of sequences", 0, count(raw), count(first))?;
+        for row in 0..first.tables.num_seqs() {
+            let lens = [raw.tables.seq_len(layout, row), first.tables.seq_len(&groups[0], row)].map(u64::from);
+            differs("the length", row, lens[0], lens[1])?;
+            differs("the number of queries", row, raw.queries(row).into(), first.queries(row).into())?;
+        }
+    }
+    Ok(())
 }
 
 /// The slot of the token at `position` of the sequence that owns the block table `table`; [`SKIP_SLOT`] where the table

@@ -82,7 +82,7 @@ fn work(plan: &StepPlan) -> Vec<(u32, u32, u32)> {
                 }
             }
         }
-        assert_eq!(plan.num_items(class), items);
+        assert_eq!(plan.groups()[0].num_items(class), items);
     }
     work.sort_unstable();
     work
@@ -141,9 +141,9 @@ proptest! {
         let work = work(&plan);
         prop_assert_eq!(&work, &expected(&plan, &seqs));
         let partials: BTreeSet<u32> = work.iter().map(|item| item.2).filter(|&partial| partial != NO_PARTIAL).collect();
-        prop_assert!(partials.into_iter().eq(0..plan.num_partials()), "partials with holes, or beyond their number");
+        prop_assert!(partials.into_iter().eq(0..plan.groups()[0].num_partials()), "partials with holes, or beyond their number");
         // A tile reads the blocks that its rows would read.
-        let first = plan.header().updates_base;
+        let first = plan.header(0).updates_base;
         let block = |base: u32, key: u32| plan.inline_tables()[(base - first + key / BLOCK) as usize];
         let (mut own, mut base) = (Vec::new(), first);
         for seq in &seqs {
@@ -173,6 +173,6 @@ fn a_record_in_the_wrong_place_is_noticed() {
     let seqs = [seq(&[1, 2], 12, 2), seq(&[1, 2], 9, 1)];
     let mut plan = plan(schedule(4), &seqs);
     assert_eq!(work(&plan), expected(&plan, &seqs));
-    plan.tiling.laid.merges[1].own_partial += 1;
+    plan.groups_mut()[0].tiling.laid.merges[1].own_partial += 1;
     assert_ne!(work(&plan), expected(&plan, &seqs));
 }

@@ -5,26 +5,31 @@ use crate::plan::{Merge, QueryTile, StepPlan};
 impl StepPlan {
     /// The query tiles of class `class`, as far as there are any; none beyond [`TILE_CLASSES`](crate::plan::TILE_CLASSES).
     pub fn tiles(&self, class: usize) -> &[QueryTile] {
-        self.tiling.laid().tiles.get(class).map_or(&[], Vec::as_slice)
+        self.groups()[0].tiling.laid().tiles.get(class).map_or(&[], Vec::as_slice)
     }
 
     /// The rows of all query tiles; see [`QueryTile::first_member`].
     pub fn members(&self) -> &[u32] {
-        &self.tiling.laid().members
+        &self.groups()[0].tiling.laid().members
     }
 
     /// The queries whose results may be merged from partials.
     pub fn merges(&self) -> &[Merge] {
-        &self.tiling.laid().merges
+        &self.groups()[0].tiling.laid().merges
     }
 
     /// The tables that travel with the step; [`QueryTile::table_base`] counts from the start of the encoded words.
     pub fn inline_tables(&self) -> &[u32] {
-        &self.tables
+        &self.groups()[0].tables
     }
 
-    /// Replaces `out` by the words for the device.
+    /// Replaces `out` by the words of the first group for the device.
     pub fn words(&self, out: &mut Vec<u32>) {
-        self.encode(out);
+        self.encode(0, out);
+    }
+
+    /// The same of any group.
+    pub fn group_words(&self, group: usize, out: &mut Vec<u32>) {
+        self.encode(group, out);
     }
 }

@@ -71,7 +71,7 @@ pub fn attend_plan(
 
 /// Plants a fault: changes one entry of the resident block tables behind the plan's back.
 pub fn plant_table_update(plan: &mut StepPlan, update: TableUpdate) {
-    plan.updates.push(update);
+    plan.groups_mut()[0].updates.push(update);
 }
 
 /// The slots of tokens `(sequence, position)`.

@@ -85,8 +85,11 @@ fn what_left_the_windows_reaches_no_output() {
     ] {
         let config = config(KvDtype::F16, 40);
         let options = ManagerOptions::default().with_clear_freed(true);
-        let releasing = options.clone().with_windows(&[Some(3), Some(window)]).with_window_slack(2);
-        let engines = [&options, &releasing].map(|options| windowed(&gpu, &profile, &config, options, window));
+        let releasing = options.clone().with_window_slack(2);
+        let engines = [
+            windowed(&gpu, &profile, &config, &options, window),
+            windowed(&gpu, &profile, &config.clone().with_window(window.max(3)), &releasing, window),
+        ];
         let mut pair = Pair { engines, seqs: Vec::new() };
         for engine in &mut pair.engines {
             engine.cache.set_clear_value(ClearValue::Poison);
@@ -115,8 +118,9 @@ fn what_left_the_windows_reaches_no_output() {
 #[test]
 fn a_block_that_was_given_back_too_early_is_noticed() {
     let Some(gpu) = gpu() else { return };
-    let options = ManagerOptions::default().with_clear_freed(true).with_windows(&[Some(16)]);
-    let mut engine = windowed(&gpu, &narrow(&gpu), &config(KvDtype::F16, 40), &options, 40);
+    let options = ManagerOptions::default().with_clear_freed(true);
+    let config = config(KvDtype::F16, 40).with_window(16);
+    let mut engine = windowed(&gpu, &narrow(&gpu), &config, &options, 40);
     let story = engine.seq_of(&words(70));
     poison(&mut engine);
     assert!(engine.look(story, 1).iter().all(|&bits| f32::from_bits(bits).is_nan()));

@@ -85,9 +85,9 @@ fn x06_what_others_have_or_what_was_found_stays() {
 
 #[test]
 fn x06_what_a_longer_text_rests_on_stays_although_its_window_has_left_it() {
-    let layout =
-        CacheConfig::new(1, 1, 8).with_block_size(16).with_num_blocks(16).with_max_seq_len(128).layout().unwrap();
-    let options = ManagerOptions::default().with_prefix_cache(true).with_windows(&[Some(48)]);
+    let config = CacheConfig::new(1, 1, 8).with_block_size(16).with_num_blocks(16).with_max_seq_len(128);
+    let layout = config.with_window(48).layout().unwrap();
+    let options = ManagerOptions::default().with_prefix_cache(true);
     let mut manager = CacheManager::with_options(&layout, &options).unwrap();
     let (mut plan, tokens) = (StepPlan::new(Schedule::default()), text(32));
     let first = manager.create_sequence().unwrap();

@@ -47,9 +47,10 @@ fn a_warm_decode_step_that_fills_cached_blocks_asks_for_none_either() {
         .with_max_seq_len(1024)
         .with_max_sequences(256)
         .with_num_blocks(256 * 8)
+        .with_window(40)
         .layout()
         .unwrap();
-    let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true).with_windows(&[Some(40)]);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true);
     let mut cache = CacheManager::with_options(&layout, &options).unwrap();
     let mut plan = StepPlan::new(Schedule::default());
     let mut words = Vec::new();

@@ -130,9 +130,8 @@ fn a_window_keeps_as_many_blocks_as_the_manager_does() {
     for (window, seq_len, block_size) in
         [(10, 40, 4), (9, 40, 4), (8, 40, 4), (1, 20, 4), (7, 20, 1), (100, 37, 4), (5, 30, 16), (1, 1, 16)]
     {
-        let layout = CacheConfig::new(1, 1, 8).with_block_size(block_size).with_num_blocks(64).layout().unwrap();
-        let options = ManagerOptions::default().with_windows(&[Some(window)]);
-        let mut manager = CacheManager::with_options(&layout, &options).unwrap();
+        let layout = CacheConfig::new(1, 1, 8).with_block_size(block_size).with_num_blocks(64);
+        let mut manager = CacheManager::new(&layout.with_window(window).layout().unwrap()).unwrap();
         let mut step = StepPlan::new(Schedule::default());
         let seq = manager.create_sequence().unwrap();
         let mut most = 0;

@@ -256,15 +256,12 @@ fn warn_of_overload(log: &Log) {
 
 fn options(args: &ReplayArgs, model: &Model) -> ServeOptions {
     let cache = args.cache.cache(model).with_max_sequences(args.max_sequences);
-    let mut windows = Vec::new();
-    if model.windowed_layers > 0 {
-        windows.push(model.window);
-        if model.windowed_layers < model.num_layers {
-            windows.push(None);
-        }
-    }
+    let window = model.window.filter(|_| model.windowed_layers > 0);
+    // Blocks are of all layers, so they return where all have the window.
+    let all = window.filter(|_| model.windowed_layers == model.num_layers);
+    let cache = all.into_iter().fold(cache, |cache, window| cache.with_window(window));
     ServeOptions {
-        windows,
+        window,
         step_tokens: args.step_tokens,
         prefix_cache: !args.no_prefix_cache,
         ..ServeOptions::new(cache)

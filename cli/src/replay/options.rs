@@ -13,8 +13,9 @@ pub struct ServeOptions {
     /// The cache. [`paged`](CacheConfig::paged) is set by [`serve`](super::serve), `max_sequences` is the most
     /// concurrent requests, and requests are cut at `max_seq_len`.
     pub cache: CacheConfig,
-    /// The window of every group of layers, as in [`ManagerOptions::windows`].
-    pub windows: Vec<Option<u32>>,
+    /// The narrowest window of any layer, by which attention is counted. Blocks leave the window of the cache, which all layers
+    /// have.
+    pub window: Option<u32>,
     pub step_tokens: u32,
     /// Whether equal beginnings are shared, where the log tells what prompts begin with.
     pub prefix_cache: bool,
@@ -25,15 +26,11 @@ impl ServeOptions {
     pub fn new(cache: CacheConfig) -> Self {
         // No device looks for shared runs here, so no time is spent on it.
         let schedule = changed(&Schedule::default(), |it| it.share_prefixes = false);
-        Self { cache, windows: Vec::new(), step_tokens: 2048, prefix_cache: true, schedule }
+        Self { cache, window: None, step_tokens: 2048, prefix_cache: true, schedule }
     }
 
     pub(super) fn manager(&self, prefix_cache: bool) -> ManagerOptions {
-        ManagerOptions::default().with_windows(&self.windows).with_prefix_cache(prefix_cache)
-    }
-
-    pub(super) fn window(&self) -> Option<u32> {
-        self.windows.iter().copied().flatten().min()
+        ManagerOptions::default().with_prefix_cache(prefix_cache)
     }
 }
 

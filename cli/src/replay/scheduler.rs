@@ -109,7 +109,7 @@ impl<'a> Scheduler<'a> {
         let mut running = self.running.iter();
         for growth in &self.growth {
             let is_decode = running.find(|r| r.seq == Some(growth.seq)).is_some_and(InService::is_decoding);
-            work.add(growth.len, growth.new_tokens, is_decode, self.options.window());
+            work.add(growth.len, growth.new_tokens, is_decode, self.options.window);
         }
         Ok(Some(work))
     }

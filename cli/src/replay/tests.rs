@@ -146,11 +146,17 @@ fn x18_a_replay_ends_before_its_clock_does() {
     );
 }
 
+/// The same, all layers with a window of a block.
+fn windowed(options: ServeOptions) -> ServeOptions {
+    let cache = options.cache.clone().with_window(16);
+    ServeOptions { window: Some(16), cache, ..options }
+}
+
 #[test]
 fn blocks_that_leave_the_windows_let_others_in() {
     // The first needs 7 of 10 blocks for its prompt, 16 tokens a step, and gives back all but the last; the second needs
     // 4, which there are as soon as the first has given back one, after its second step.
-    let options = ServeOptions { windows: vec![Some(16)], step_tokens: 16, ..options(160) };
+    let options = ServeOptions { step_tokens: 16, ..windowed(options(160)) };
     let record = run(&log(vec![request(0.0, 112, 4), request(0.0, 64, 4)]), &options, true);
     assert_eq!(record.finished, 2);
     assert!((record.queueing_s.unwrap().max - 0.02).abs() < 1e-6, "{:?}", record.queueing_s);
@@ -183,7 +189,7 @@ fn prefixes_are_found_once_each_and_recomputation_is_no_hit() {
 
 #[test]
 fn windows_give_blocks_back_while_sequences_live() {
-    let windows = ServeOptions { windows: vec![Some(16)], ..options(512) };
+    let windows = windowed(options(512));
     let log = log(vec![request(0.0, 16, 100)]);
     let (all, windowed) = (run(&log, &options(512), true), run(&log, &windows, true));
     let most = |record: &ServeRecord| record.timeline.iter().map(|point| point.reserved_tokens).max();

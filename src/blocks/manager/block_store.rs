@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::blocks::events::{BlockEvent, EventLog};
 use crate::blocks::manager::clear::Clears;
-use crate::blocks::prefix::PrefixIndex;
+use crate::blocks::prefix::{PrefixIndex, Seat};
 use crate::blocks::{BlockId, BlockPool, Domain, ManagerOptions, sha256};
 use crate::error::{ManagerError, PoolError};
 use crate::layout::KvLayout;
@@ -111,7 +111,7 @@ impl Store {
         let evictions = self.evicted.len() as u64;
         if let Some(prefix) = &mut self.prefix {
             for &block in &self.evicted {
-                self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
+                self.events.push(|| removed(prefix, block));
                 prefix.forget(block);
             }
         }
@@ -172,7 +172,16 @@ impl Store {
         if let Some(prefix) = self.prefix.as_mut().filter(|prefix| !prefix.is_registered(block)) {
             prefix.register(block, before, domain);
             let parent = before.map(|before| prefix.key(before));
-            self.events.push(|| BlockEvent::Stored { block, key: prefix.key(block), parent });
+            self.events.push(|| BlockEvent::Stored { block, group: 0, key: prefix.key(block), parent });
+        }
+    }
+
+    /// Makes a full block of another group findable, beside the registered block `reference`, which stands behind `before`.
+    pub(super) fn attach(&mut self, block: BlockId, seat: Seat, reference: BlockId, before: Option<BlockId>) {
+        if let Some(prefix) = self.prefix.as_mut().filter(|prefix| !prefix.is_registered(block)) {
+            prefix.attach(block, reference, seat);
+            let parent = before.map(|before| prefix.key(before));
+            self.events.push(|| BlockEvent::Stored { block, group: seat.group, key: prefix.key(block), parent });
         }
     }
 
@@ -181,7 +190,7 @@ impl Store {
         if let Some(prefix) = &mut self.prefix
             && prefix.is_registered(block)
         {
-            self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
+            self.events.push(|| removed(prefix, block));
             prefix.withdraw(block);
         }
     }
@@ -215,7 +224,7 @@ impl Store {
         let cached = self.cached;
         for block in (num_blocks..old).map(BlockId::of_pool) {
             if let Some(prefix) = self.prefix.as_mut().filter(|prefix| prefix.is_registered(block)) {
-                self.events.push(|| BlockEvent::Removed { block, key: prefix.key(block) });
+                self.events.push(|| removed(prefix, block));
                 prefix.unlink(block);
                 prefix.forget(block);
                 self.cached -= 1;
@@ -250,4 +259,9 @@ impl Store {
     pub(super) fn parts(&mut self) -> (&mut Option<PrefixIndex>, &mut u32, &mut Vec<BlockId>) {
         (&mut self.prefix, &mut self.cached, &mut self.evicted)
     }
+}
+
+/// The event of a block that is registered and will not be.
+fn removed(prefix: &PrefixIndex, block: BlockId) -> BlockEvent {
+    BlockEvent::Removed { block, group: prefix.seat(block).map_or(0, |seat| seat.group), key: prefix.key(block) }
 }

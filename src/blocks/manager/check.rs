@@ -12,15 +12,26 @@ impl CacheManager {
     pub fn check_invariants(&self) -> Result<(), InvariantError> {
         self.store.pool().check_invariants()?;
         let mut owners = vec![0_u32; self.store.pool().num_blocks() as usize];
+        // The group whose tables name a block, from 1 on.
+        let mut owner_groups = vec![0; owners.len()];
         let mut live = 0;
         for (row, state) in (0..).zip(&self.sequences).filter(|(_, state)| state.live) {
             live += 1;
             self.check_sequence(row, state)?;
-            for &block in self.groups.iter().flat_map(|group| group.owned(row)) {
-                let Some(count) = owners.get_mut(block.index()) else {
-                    return Err(InvariantError::FreeList { block, what: "a table names it, but the pool lacks it" });
-                };
-                *count += 1;
+            for (idx, group) in (1_u32..).zip(&self.groups) {
+                for &block in group.owned(row) {
+                    let Some(count) = owners.get_mut(block.index()) else {
+                        return Err(InvariantError::FreeList {
+                            block,
+                            what: "a table names it, but the pool lacks it",
+                        });
+                    };
+                    *count += 1;
+                    let of = std::mem::replace(&mut owner_groups[block.index()], idx);
+                    if of != 0 && of != idx {
+                        return Err(InvariantError::Groups { block, first: of - 1, second: idx - 1 });
+                    }
+                }
             }
         }
         let sources = self.step.sources().filter(|_| self.step.is_open());
@@ -95,6 +106,31 @@ impl CacheManager {
                 }
                 prefix.check_key(block, &parent)?;
                 parent = prefix.parent(block, domain);
+            }
+            self.check_attached(prefix, row as u32, state)?;
+        }
+        Ok(())
+    }
+}
+
+impl CacheManager {
+    /// Whether the blocks of a sequence in other groups are found, if at all, by what its blocks in the first one hold.
+    fn check_attached(&self, prefix: &PrefixIndex, row: u32, state: &Sequence) -> Result<(), InvariantError> {
+        let (first, others) = self.groups.split_first().expect("a cache has a group");
+        for column in 0..state.registered {
+            let reference = first.tables.row(row)[column as usize];
+            for (idx, group) in (1..).zip(others) {
+                for column in group.columns_ending_in(column, self.layout.block_size()) {
+                    let block = group.tables.row(row)[column as usize];
+                    if block == RELEASED || reference == RELEASED || !prefix.is_registered(block) {
+                        continue;
+                    }
+                    let seat = group.seat(idx, column, self.layout.block_size());
+                    if prefix.seat(block) != Some(seat) || prefix.content(block) != prefix.content(reference) {
+                        let what = "it is attached to something else than its sequence holds";
+                        return Err(InvariantError::Prefix { block, what });
+                    }
+                }
             }
         }
         Ok(())

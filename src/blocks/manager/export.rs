@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::manager::Rank;
+use crate::blocks::manager::group::Group;
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
 use crate::error::ManagerError;
 
@@ -15,15 +16,33 @@ use crate::error::ManagerError;
 pub struct SequenceRecord {
     /// Tokens.
     pub len: u32,
-    /// The block of every column, `None` where it left the windows. Equal numbers in records that are imported together
-    /// mean one shared block.
+    /// The block of every column in the first group of layers, `None` where it left the window. Equal numbers in records
+    /// that are imported together mean one shared block.
     pub blocks: Vec<Option<BlockId>>,
+    /// The same in the other [groups](crate::layout::KvLayout::groups), if there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_groups: Vec<Vec<Option<BlockId>>>,
     /// All tokens, where the prefix cache knows them.
     pub tokens: Option<Vec<u32>>,
     /// Who may share its blocks, where prefixes are cached.
     pub domain: Option<Domain>,
     /// Its rank.
     pub rank: Rank,
+}
+
+impl SequenceRecord {
+    /// The blocks of every group.
+    pub fn tables(&self) -> impl Iterator<Item = &[Option<BlockId>]> {
+        std::iter::once(&self.blocks).chain(&self.other_groups).map(Vec::as_slice)
+    }
+}
+
+/// The record, group and column that named a block first, or that tells most of its tokens.
+#[derive(Clone, Copy)]
+struct User {
+    record: usize,
+    group: usize,
+    column: usize,
 }
 
 /// Sequences that were imported, and where their content belongs.
@@ -46,9 +65,14 @@ impl CacheManager {
             let all = used.iter().flat_map(|&block| prefix.tokens(block));
             all.copied().take(state.len as usize).collect()
         });
+        let blocks = |group: &Group| {
+            let used = group.used(seq.index()).iter();
+            used.map(|&block| (block != RELEASED).then_some(block)).collect()
+        };
         Ok(SequenceRecord {
             len: state.len,
-            blocks: used.iter().map(|&block| (block != RELEASED).then_some(block)).collect(),
+            blocks: blocks(group),
+            other_groups: self.groups[1..].iter().map(blocks).collect(),
             tokens,
             domain: self.domains[seq.index() as usize].as_deref().cloned(),
             rank: state.rank,
@@ -91,16 +115,16 @@ impl CacheManager {
     fn import(&mut self, record: &SequenceRecord, new_blocks: &HashMap<BlockId, BlockId>) -> SeqId {
         let seq = self.add_row().expect("the free rows were counted");
         let row = seq.index();
-        let group = &mut self.groups[0];
-        let entries = group.tables.row_mut(row);
-        for (entry, number) in entries.iter_mut().zip(&record.blocks) {
-            *entry = number.map_or(RELEASED, |number| new_blocks[&number]);
+        for (group, blocks) in self.groups.iter_mut().zip(record.tables()) {
+            let entries = group.tables.row_mut(row);
+            for (entry, number) in entries.iter_mut().zip(blocks) {
+                *entry = number.map_or(RELEASED, |number| new_blocks[&number]);
+            }
+            let released = blocks.iter().take_while(|block| block.is_none()).count() as u32;
+            let table = group.state_mut(row);
+            (table.num_blocks, table.released) = (blocks.len() as u32, released);
+            self.store.retain_all(group.owned(row));
         }
-        let used = &entries[..record.blocks.len()];
-        let released = used.iter().take_while(|&&block| block == RELEASED).count();
-        self.store.retain_all(&used[released..]);
-        let table = group.state_mut(row);
-        (table.num_blocks, table.released) = (record.blocks.len() as u32, released as u32);
         let state = &mut self.sequences[row as usize];
         state.len = record.len;
         state.rank = record.rank;
@@ -108,7 +132,7 @@ impl CacheManager {
         if self.store.prefix().is_some() {
             self.domains[row as usize] = Some(Arc::new(record.domain.clone().unwrap_or_default()));
             if let Some(tokens) = &record.tokens {
-                for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(group.used(row)) {
+                for (tokens, &block) in tokens.chunks(self.layout.block_size() as usize).zip(self.groups[0].used(row)) {
                     self.store.note_tokens(block, 0, tokens);
                 }
                 state.known = record.len;
@@ -123,59 +147,98 @@ impl CacheManager {
 
     /// Whether the records describe possible sequences that agree about the blocks they share. Returns all blocks.
     fn check_records(&self, records: &[SequenceRecord]) -> Result<Vec<BlockId>, ManagerError> {
-        let mut numbers = Vec::new();
-        let mut users: HashMap<BlockId, (usize, usize)> = HashMap::new();
+        let (mut numbers, mut users) = (Vec::new(), HashMap::new());
         for (at, record) in records.iter().enumerate() {
-            let wrong =
-                |what, value: u64, expected: u64| Err(ManagerError::Record { record: at, what, value, expected });
             let max_seq_len = self.layout.max_seq_len();
             if record.len > max_seq_len {
-                return wrong("len", record.len.into(), max_seq_len.into());
+                return Err(wrong(at, "len", record.len.into(), max_seq_len.into()));
             }
-            let columns = self.layout.blocks_for(record.len).max(self.groups[0].first_blocks());
-            if record.blocks.len() != columns as usize {
-                return wrong("the number of blocks", record.blocks.len() as u64, columns.into());
+            let (given, expected) = (record.tables().count(), self.groups.len());
+            if given != expected {
+                return Err(wrong(at, "the number of groups", given as u64, expected as u64));
+            }
+            for (group, blocks) in self.groups.iter().zip(record.tables()) {
+                let columns = group.layout.blocks_for(record.len).max(group.first_blocks());
+                if blocks.len() != columns as usize {
+                    return Err(wrong(at, "the number of blocks", blocks.len() as u64, columns.into()));
+                }
             }
             if let Some(tokens) = record.tokens.as_ref().filter(|tokens| tokens.len() != record.len as usize) {
-                return wrong("the number of tokens", tokens.len() as u64, record.len.into());
+                return Err(wrong(at, "the number of tokens", tokens.len() as u64, record.len.into()));
             }
-            let block_size = self.layout.block_size() as usize;
-            let released = record.blocks.iter().take_while(|block| block.is_none()).count();
-            let outside = self.groups[0].outside(record.len);
-            if released > outside as usize {
-                return wrong("the number of released blocks", released as u64, outside.into());
-            }
-            if released > 0 && record.tokens.is_some() {
-                return wrong("the number of released blocks of known tokens", released as u64, 0);
-            }
-            // The record that these blocks were shared with so far, and the tokens that were compared with it.
-            let (mut partner, mut compared) = (at, 0);
-            for (column, number) in record.blocks.iter().enumerate().skip(released) {
-                let Some(number) = *number else {
-                    return wrong("the column of a missing block", column as u64, released as u64);
-                };
-                let user = users.entry(number).or_insert_with(|| {
-                    numbers.push(number);
-                    (at, column)
-                });
-                let (other, place) = *user;
-                if other != at || place != column {
-                    compared = if partner == other { compared } else { 0 };
-                    let end = (column + 1) * block_size;
-                    if place != column || !agree(&records[other], record, compared..end) {
-                        return Err(ManagerError::SharedRecord { record: at, other, block: number });
-                    }
-                    (partner, compared) = (other, end);
+            for (idx, (group, blocks)) in self.groups.iter().zip(record.tables()).enumerate() {
+                let released = group.check_released(at, record, blocks)?;
+                if idx == 0 && released > 0 && record.tokens.is_some() {
+                    return Err(wrong(at, "the number of released blocks of known tokens", released as u64, 0));
                 }
-                // Later records are held against the one that tells most.
-                let tells = |record: &SequenceRecord| record.tokens.as_ref().map_or(0, Vec::len);
-                if tells(record) > tells(&records[other]) {
-                    *user = (at, column);
-                }
+                let block_size = group.layout.block_size() as usize;
+                let new = |number| numbers.push(number);
+                check_sharing(records, at, (idx, block_size), blocks, &mut users, new)?;
             }
         }
         Ok(numbers)
     }
+}
+
+impl Group {
+    /// Whether a record lacks no blocks but those that left the window. Returns how many.
+    fn check_released(
+        &self,
+        at: usize,
+        record: &SequenceRecord,
+        blocks: &[Option<BlockId>],
+    ) -> Result<usize, ManagerError> {
+        let released = blocks.iter().take_while(|block| block.is_none()).count();
+        let outside = self.outside(record.len);
+        if released > outside as usize {
+            return Err(wrong(at, "the number of released blocks", released as u64, outside.into()));
+        }
+        match blocks.iter().skip(released).position(Option::is_none) {
+            None => Ok(released),
+            Some(gap) => Err(wrong(at, "the column of a missing block", (released + gap) as u64, released as u64)),
+        }
+    }
+}
+
+/// Whether a record agrees with those before it about the blocks of a `(group, block_size)`. Calls `new` for each block that
+/// none of them named.
+fn check_sharing(
+    records: &[SequenceRecord],
+    at: usize,
+    (group, block_size): (usize, usize),
+    blocks: &[Option<BlockId>],
+    users: &mut HashMap<BlockId, User>,
+    mut new: impl FnMut(BlockId),
+) -> Result<(), ManagerError> {
+    let record = &records[at];
+    // The record that these blocks were shared with so far, and the tokens that were compared with it.
+    let (mut partner, mut compared) = (at, 0);
+    for (column, number) in blocks.iter().enumerate().filter_map(|(column, number)| Some((column, (*number)?))) {
+        let own = User { record: at, group, column };
+        let user = users.entry(number).or_insert_with(|| {
+            new(number);
+            own
+        });
+        let User { record: other, group: other_group, column: place } = *user;
+        if other != at || place != column || other_group != group {
+            compared = if partner == other { compared } else { 0 };
+            let end = (column + 1) * block_size;
+            if place != column || other_group != group || !agree(&records[other], record, compared..end) {
+                return Err(ManagerError::SharedRecord { record: at, other, block: number });
+            }
+            (partner, compared) = (other, end);
+        }
+        // Later records are held against the one that tells most.
+        let tells = |record: &SequenceRecord| record.tokens.as_ref().map_or(0, Vec::len);
+        if tells(record) > tells(&records[other]) {
+            *user = own;
+        }
+    }
+    Ok(())
+}
+
+fn wrong(record: usize, what: &'static str, value: u64, expected: u64) -> ManagerError {
+    ManagerError::Record { record, what, value, expected }
 }
 
 /// Whether two sequences can share a block that ends at the token `range.end`: as far as both know, they tell the same from

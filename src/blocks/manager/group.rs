@@ -1,7 +1,10 @@
 //! What belongs to one table: the layers that share it, its rows, and how far each of them is used.
 
+use std::ops::Range;
+
 use crate::blocks::manager::block_store::Store;
 use crate::blocks::manager::window::Window;
+use crate::blocks::prefix::Seat;
 use crate::blocks::{BlockId, BlockTables, RELEASED};
 use crate::layout::KvLayout;
 
@@ -35,7 +38,9 @@ impl Group {
     }
 
     /// A group without blocks, or `None` if there is no memory for its table.
-    pub(super) fn new(layout: KvLayout, window: Option<Window>) -> Option<Self> {
+    pub(super) fn new(layout: KvLayout, slack: u32) -> Option<Self> {
+        // A contiguous sequence has one block, of which no part is given back.
+        let window = layout.window().filter(|_| layout.paged()).map(|keys| Window { keys, slack });
         let rows = layout.max_sequences();
         let tables = BlockTables::new(rows, layout.max_blocks_per_seq())?;
         let mut states = Vec::new();
@@ -62,6 +67,11 @@ impl Group {
         self.layout.blocks_for(len).max(self.state(row).num_blocks)
     }
 
+    /// Bytes of a token's share of a block.
+    pub(super) fn token_bytes(&self) -> u64 {
+        self.layout.block_bytes() / u64::from(self.layout.block_size())
+    }
+
     /// The used columns of a row.
     pub(super) fn used(&self, row: u32) -> &[BlockId] {
         &self.tables.row(row)[..self.state(row).num_blocks as usize]
@@ -85,6 +95,25 @@ impl Group {
             Some(window) if self.outside(len) < released => window.shortest(released, self.layout.block_size()),
             _ => len,
         }
+    }
+
+    /// Leading columns that a sequence of `len` tokens does without, though it may still be cut by the slack.
+    pub(super) fn given_back(&self, len: u32) -> u32 {
+        self.window.map_or(0, |window| window.given_back(len, self.layout.block_size()))
+    }
+
+    /// The columns that end in a column of the first group, whose blocks have `reference_size` tokens.
+    pub(super) fn columns_ending_in(&self, column: u32, reference_size: u32) -> Range<u32> {
+        let size = u64::from(self.layout.block_size());
+        let (begin, end) =
+            (u64::from(column) * u64::from(reference_size), (u64::from(column) + 1) * u64::from(reference_size));
+        (begin / size) as u32..(end / size) as u32
+    }
+
+    /// Where the prefix cache has the block of a column.
+    pub(super) fn seat(&self, idx: usize, column: u32, reference_size: u32) -> Seat {
+        let per_reference = reference_size / self.layout.block_size();
+        Seat { group: idx as u32, place: column.checked_rem(per_reference).unwrap_or(0) }
     }
 
     /// The block that a sequence of `len` tokens owns already and writes into when it grows.

@@ -1,7 +1,7 @@
 //! What a manager does beyond handing out blocks.
 
 use crate::blocks::KeyHash;
-use crate::setters::{options, setters};
+use crate::setters::options;
 
 /// The most [`late_steps`](ManagerOptions::late_steps).
 pub const MAX_LATE_STEPS: u32 = 4096;
@@ -33,7 +33,6 @@ pub const MAX_LATE_STEPS: u32 = 4096;
 #[non_exhaustive]
 pub struct ManagerOptions {
     pub(crate) prefix_cache: bool,
-    pub(crate) windows: Vec<Option<u32>>,
     pub(crate) window_slack: u32,
     pub(crate) clear_freed: bool,
     pub(crate) events: bool,
@@ -46,7 +45,6 @@ impl Default for ManagerOptions {
     fn default() -> Self {
         Self {
             prefix_cache: false,
-            windows: Vec::new(),
             window_slack: 0,
             clear_freed: false,
             events: false,
@@ -62,8 +60,8 @@ impl ManagerOptions {
         /// Whether full blocks are found again by their tokens. Needs a paged cache, and tokens in
         /// [`reserve_tokens`](crate::blocks::CacheManager::reserve_tokens).
         prefix_cache: bool, with_prefix_cache(bool);
-        /// Tokens by which a sequence may be cut after blocks left its windows, for speculation: blocks are kept so much
-        /// longer.
+        /// Tokens by which a sequence may be cut after blocks left the windows of its layers, for speculation: blocks are kept so
+        /// much longer.
         window_slack: u32, with_window_slack(u32);
         /// Whether blocks with old data are listed so that the device can clear or poison them: those that a step hands out
         /// in [`StepPlan::clears`](crate::plan::StepPlan::clears), free ones in
@@ -82,16 +80,5 @@ impl ManagerOptions {
         /// Ids of a step further back are refused, and from it on the sequence is not found in the prefix cache. The manager
         /// takes 16 bytes for each of them and of the cache's `max_sequences`.
         late_steps: u32, with_late_steps(u32);
-    }
-
-    /// The window of every group of layers, `None` for layers that see everything. Where all have one, blocks that left
-    /// the widest return to the pool; no groups are like one without a window.
-    pub fn windows(&self) -> &[Option<u32>] {
-        &self.windows
-    }
-
-    setters! {
-        /// Sets [`windows`](Self::windows).
-        with_windows(windows: &[Option<u32>]) => windows.to_vec();
     }
 }

@@ -6,7 +6,9 @@ use crate::blocks::manager::Sequence;
 use crate::blocks::manager::reserve::Extension;
 use crate::blocks::prefix::{KeyMaker, Parent, PrefixIndex};
 use crate::blocks::{BlockId, CacheManager, Domain, RELEASED, SeqId};
+use crate::config::MAX_GROUPS;
 use crate::error::ManagerError;
+use crate::layout::KvLayout;
 
 /// The cached blocks at the start of a text, one after the other.
 struct Hits<'a> {
@@ -27,12 +29,22 @@ impl Iterator for Hits<'_> {
     }
 }
 
-/// The hits of a text, of which at least one token is left over: its result is what the engine needs.
-fn hits<'a>(prefix: &'a PrefixIndex, tokens: &'a [u32], domain: &'a Arc<Domain>, block_size: u32) -> Hits<'a> {
+/// The hits of a text in the first group, of which at least one token is left over: its result is what the engine needs.
+fn hits<'a>(prefix: &'a PrefixIndex, tokens: &'a [u32], domain: &'a Arc<Domain>, layout: &KvLayout) -> Hits<'a> {
     let mut keys = prefix.key_maker();
     let parent = PrefixIndex::root(&mut keys, domain);
-    let blocks = tokens[..tokens.len().saturating_sub(1)].chunks_exact(block_size as usize);
+    let size = layout.block_size() as usize;
+    let most = (layout.max_blocks_per_seq() as usize).saturating_mul(size);
+    let blocks = tokens[..tokens.len().saturating_sub(1).min(most)].chunks_exact(size);
     Hits { prefix, keys, parent, blocks }
+}
+
+/// What the prefix cache has of a text, in all groups.
+#[derive(Debug, Default)]
+struct Found {
+    /// Of the first group.
+    blocks: Vec<BlockId>,
+    tokens: u32,
 }
 
 /// Ids from position `first` on, block by block: the column, where they begin in it, and they.
@@ -64,39 +76,100 @@ impl CacheManager {
         let seq = self.create_sequence()?;
         let row = seq.index();
         let domain = Arc::new(domain.clone());
-        let mut found = 0;
-        if let Some(prefix) = self.store.prefix() {
-            let found_blocks = hits(prefix, tokens, &domain, self.layout.block_size());
-            for (entry, block) in self.groups[0].tables.row_mut(row).iter_mut().zip(found_blocks) {
-                *entry = block;
-                found += 1;
-            }
+        let found = self.find(tokens, &domain);
+        if self.store.prefix().is_some() {
             self.tally.prefix_queries += tokens.len() as u64;
             self.domains[row as usize] = Some(domain);
         }
-        self.store.pin(&self.groups[0].tables.row(row)[..found as usize]);
-        let cached = found * self.layout.block_size();
+        let cached = found.tokens;
         self.tally.prefix_hits += u64::from(cached);
-        let state = &mut self.sequences[row as usize];
-        if found > 0 {
-            (state.len, state.known) = (cached, cached);
-            (state.registered, state.found) = (found, found);
-            self.groups[0].state_mut(row).num_blocks = found;
+        if cached > 0 {
+            let columns = found.blocks.len() as u32;
+            let state = &mut self.sequences[row as usize];
+            (state.len, state.known, state.registered, state.found) = (cached, cached, columns, columns);
+            for idx in 0..self.groups.len() {
+                self.take_found(idx, row, &found);
+            }
         }
         self.note_peak();
         Ok((seq, cached))
+    }
+
+    /// The longest start of a text that every group can go on from: the blocks of its last window are there, or all where it
+    /// has none. Of a window in the first group all are needed, for the others are found by them.
+    fn find(&self, tokens: &[u32], domain: &Arc<Domain>) -> Found {
+        let mut found = Found::default();
+        let Some(prefix) = self.store.prefix() else {
+            return found;
+        };
+        let size = self.layout.block_size();
+        // Of every other group, the column from which on all are there.
+        let mut since = [0; MAX_GROUPS];
+        let mut usable = 0;
+        for block in hits(prefix, tokens, domain, &self.layout) {
+            let column = found.blocks.len() as u32;
+            let len = (column + 1) * size;
+            found.blocks.push(block);
+            let mut all = true;
+            for (idx, group) in self.groups.iter().enumerate().skip(1) {
+                for column in group.columns_ending_in(column, size) {
+                    if prefix.find_attached(block, group.seat(idx, column, size)).is_none() {
+                        since[idx] = column + 1;
+                    }
+                }
+                all &= len.is_multiple_of(group.layout.block_size()) && since[idx] <= group.given_back(len);
+                if group.window.is_none() && since[idx] > 0 {
+                    // It lacks a block of every longer start as well.
+                    found.blocks.truncate(usable);
+                    found.tokens = usable as u32 * size;
+                    return found;
+                }
+            }
+            if all {
+                usable = found.blocks.len();
+            }
+        }
+        found.blocks.truncate(usable);
+        found.tokens = usable as u32 * size;
+        found
+    }
+
+    /// The block of a column of a group in what was found.
+    fn found_block(&self, found: &Found, idx: usize, column: u32) -> Option<BlockId> {
+        let (group, size) = (&self.groups[idx], self.layout.block_size());
+        if idx == 0 {
+            return found.blocks.get(column as usize).copied();
+        }
+        let last_token = u64::from(column + 1) * u64::from(group.layout.block_size()) - 1;
+        let reference = *found.blocks.get((last_token / u64::from(size)) as usize)?;
+        self.store.prefix()?.find_attached(reference, group.seat(idx, column, size))
+    }
+
+    /// The columns of a group in what was found: how many there are, and the first that it takes.
+    fn found_columns(&self, found: &Found, idx: usize) -> (u32, u32) {
+        let group = &self.groups[idx];
+        let columns = found.tokens / group.layout.block_size();
+        (if idx == 0 { 0 } else { group.given_back(found.tokens) }, columns)
+    }
+
+    /// Gives a new sequence the blocks of a group that were found for it.
+    fn take_found(&mut self, idx: usize, row: u32, found: &Found) {
+        let (first, columns) = self.found_columns(found, idx);
+        for column in 0..columns {
+            let block = if column < first { Some(RELEASED) } else { self.found_block(found, idx, column) };
+            self.groups[idx].tables.row_mut(row)[column as usize] = block.expect("it was found just now");
+        }
+        let group = &mut self.groups[idx];
+        let state = group.state_mut(row);
+        (state.num_blocks, state.released) = (columns, first);
+        self.store.pin(group.owned(row));
     }
 
     /// Tokens of the start of `tokens` that [`create_sequence_with_tokens`](Self::create_sequence_with_tokens) would find.
     ///
     /// Nothing is held: the answer is good until something changes.
     pub fn cached_tokens(&self, tokens: &[u32], domain: &Domain) -> u32 {
-        let Some(prefix) = self.store.prefix() else {
-            return 0;
-        };
-        let columns = self.layout.max_blocks_per_seq() as usize;
-        let found = hits(prefix, tokens, &Arc::new(domain.clone()), self.layout.block_size()).take(columns).count();
-        found as u32 * self.layout.block_size()
+        self.find(tokens, &Arc::new(domain.clone())).tokens
     }
 
     /// Whether a sequence with these tokens could be created and all of them reserved, with `headroom` blocks left free
@@ -107,15 +180,15 @@ impl CacheManager {
         if self.step.is_open() || self.free_rows.is_empty() || len > self.layout.max_seq_len() {
             return false;
         }
-        let (mut needed, mut free) =
-            (self.layout.blocks_for(len).max(self.groups[0].first_blocks()), self.store.pool().num_free());
-        if let Some(prefix) = self.store.prefix() {
-            for block in hits(prefix, tokens, &Arc::new(domain.clone()), self.layout.block_size()) {
-                needed -= 1;
-                free -= u32::from(self.store.is_free(block));
-            }
+        let found = self.find(tokens, &Arc::new(domain.clone()));
+        let (mut needed, mut free) = (u64::from(headroom), self.store.pool().num_free());
+        for (idx, group) in self.groups.iter().enumerate() {
+            let (first, columns) = self.found_columns(&found, idx);
+            needed += u64::from(group.layout.blocks_for(len).max(group.first_blocks()) - columns);
+            let blocks = (first..columns).filter_map(|column| self.found_block(&found, idx, column));
+            free -= blocks.filter(|&block| self.store.is_free(block)).count() as u32;
         }
-        u64::from(needed) + u64::from(headroom) <= free.into()
+        needed <= free.into()
     }
 
     /// Forgets all that is cached, because the model has changed for instance.
@@ -203,7 +276,8 @@ impl CacheManager {
         let Some(domain) = &self.domains[row as usize] else {
             return;
         };
-        let table = self.groups[0].tables.row(row);
+        let (first, others) = self.groups.split_first().expect("a cache has a group");
+        let table = first.tables.row(row);
         while seq.registered < seq.known / block_size {
             let column = seq.registered as usize;
             let (block, before) = (table[column], column.checked_sub(1).map(|before| table[before]));
@@ -212,6 +286,14 @@ impl CacheManager {
                 return;
             }
             self.store.register(block, before, domain);
+            for (idx, group) in (1..).zip(others) {
+                for column in group.columns_ending_in(seq.registered, block_size) {
+                    let attached = group.tables.row(row)[column as usize];
+                    if attached != RELEASED {
+                        self.store.attach(attached, group.seat(idx, column, block_size), block, before);
+                    }
+                }
+            }
             seq.registered += 1;
         }
     }

@@ -147,9 +147,9 @@ impl CacheManager {
         plan.prepare(&self.layout, &counts)?;
         for Request { seq, new_tokens, .. } in requests {
             let state = &self.sequences[seq.index() as usize];
-            let group = &self.groups[0];
-            let era = group.state(seq.index()).era;
-            plan.push_rows(group.tables.base(seq.index()), era, state.len + new_tokens, new_tokens)?;
+            let row = seq.index();
+            let tables = self.groups.iter().map(|group| (group.tables.base(row), group.state(row).era));
+            plan.push_rows(tables, state.len + new_tokens, new_tokens)?;
         }
         Ok(())
     }
@@ -159,18 +159,27 @@ impl CacheManager {
         let OpenStep { extensions, parts, .. } = &self.step;
         for (extension, parts) in extensions.iter().zip(parts.chunks_exact(self.groups.len())) {
             let len = self.sequences[extension.row as usize].len;
-            for (group, part) in self.groups.iter_mut().zip(parts) {
-                group.extend(extension, part, len, &mut self.store, plan);
+            for (idx, (group, part)) in self.groups.iter_mut().zip(parts).enumerate() {
+                group.extend(extension, part, len, &mut self.store, idx, plan);
             }
         }
-        let group = &self.groups[0];
-        plan.finish(group.layout.block_size(), bytemuck::cast_slice(group.tables.words()), 0);
+        for (idx, group) in self.groups.iter().enumerate() {
+            plan.finish(idx, group.layout.block_size(), bytemuck::cast_slice(group.tables.words()), 0);
+        }
     }
 }
 
 impl Group {
     /// Gives a sequence of `len` tokens the blocks of its new ones, and writes the slots and what changes in the table.
-    fn extend(&mut self, extension: &Extension, part: &Part, len: u32, store: &mut Store, plan: &mut StepPlan) {
+    fn extend(
+        &mut self,
+        extension: &Extension,
+        part: &Part,
+        len: u32,
+        store: &mut Store,
+        idx: usize,
+        plan: &mut StepPlan,
+    ) {
         let block_size = self.layout.block_size();
         let seq_len = len + extension.new_tokens;
         let num_blocks = self.columns_at(extension.row, seq_len);
@@ -195,6 +204,7 @@ impl Group {
             plan.clears.extend(fresh.filter(|&block| store.needs_clear(block)));
         }
         state.num_blocks = num_blocks;
+        let plan = &mut plan.groups_mut()[idx];
         for column in state.uploaded.max(state.released)..num_blocks {
             plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });
         }

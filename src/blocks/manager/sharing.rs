@@ -1,7 +1,7 @@
 //! Sequences that share blocks: forks, and cuts into what is shared.
 
 use crate::blocks::manager::Sequence;
-use crate::blocks::{BlockId, CacheManager, RELEASED, SeqId};
+use crate::blocks::{CacheManager, RELEASED, SeqId};
 use crate::error::ManagerError;
 
 impl CacheManager {
@@ -51,17 +51,13 @@ impl CacheManager {
         if len > 0 && shortest > len {
             return Err(ManagerError::Released { seq, len, shortest });
         }
-        let block_size = self.layout.block_size();
-        let full = len / block_size;
+        let full = len / self.layout.block_size();
         // From the end: the keys of blocks that another sequence holds rest on all blocks before them.
         for column in (full.max(state.found)..state.registered).rev() {
-            let block = self.groups[0].tables.row(seq.index())[column as usize];
-            if block != RELEASED && self.others_hold(seq.index(), column, block) {
+            if self.others_hold(seq.index(), 0, column) {
                 break;
             }
-            if block != RELEASED {
-                self.store.withdraw(block);
-            }
+            self.withdraw(seq.index(), column);
         }
         self.groups.iter_mut().for_each(|group| group.cut(seq.index(), len, &mut self.store));
         self.change_tables(seq.index());
@@ -77,12 +73,29 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Whether another sequence has all tokens of a block, and not only its first ones.
-    fn others_hold(&self, row: u32, column: u32, block: BlockId) -> bool {
+    /// Ends the registration of a column of the first group, and of those of the others that end in it. Blocks of these that
+    /// another sequence holds stay, though none finds them but by a twin of that column.
+    fn withdraw(&mut self, row: u32, column: u32) {
+        let size = self.layout.block_size();
+        for idx in 0..self.groups.len() {
+            for column in self.groups[idx].columns_ending_in(column, size) {
+                let block = self.groups[idx].tables.row(row)[column as usize];
+                if block != RELEASED && (idx == 0 || !self.others_hold(row, idx, column)) {
+                    self.store.withdraw(block);
+                }
+            }
+        }
+    }
+
+    /// Whether another sequence has all tokens of a column, and not only its first ones, in the same block.
+    fn others_hold(&self, row: u32, idx: usize, column: u32) -> bool {
+        let (group, size) = (&self.groups[idx], self.layout.block_size());
+        let block = group.tables.row(row)[column as usize];
+        let end = u64::from(column + 1) * u64::from(group.layout.block_size());
         let holds = |(other, state): (u32, &Sequence)| {
-            let full = state.live && state.registered > column && other != row;
-            full && self.groups[0].tables.row(other)[column as usize] == block
+            let full = state.live && u64::from(state.registered) * u64::from(size) >= end && other != row;
+            full && group.tables.row(other)[column as usize] == block
         };
-        self.store.owners(block) > 1 && (0..).zip(&self.sequences).any(holds)
+        block != RELEASED && self.store.owners(block) > 1 && (0..).zip(&self.sequences).any(holds)
     }
 }

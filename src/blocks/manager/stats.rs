@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::manager::group::Group;
 use crate::blocks::{BlockId, CacheManager};
 
 /// The state of a cache in numbers. Those of tokens and bytes are exact between steps; in an open one its blocks count as
@@ -14,7 +15,8 @@ pub struct CacheStats {
     pub used_blocks: u32,
     /// Blocks without one.
     pub free_blocks: u32,
-    /// Of these, blocks that the prefix cache can still find.
+    /// Of these, blocks that the prefix cache can still find; in groups behind the first, those that it could find before the
+    /// block of the first group beside them was reused.
     pub cached_blocks: u32,
     /// Blocks with several owners.
     pub shared_blocks: u32,
@@ -22,7 +24,7 @@ pub struct CacheStats {
     pub peak_used_blocks: u32,
     /// Living sequences.
     pub num_sequences: u32,
-    /// Tokens that the used blocks have room for.
+    /// Tokens that the used blocks have room for; blocks of all groups of layers count as many as those of the first.
     pub reserved_tokens: u64,
     /// Tokens in them, those in shared blocks counted once.
     pub filled_tokens: u64,
@@ -50,7 +52,8 @@ impl CacheManager {
         let pool = self.store.pool();
         let used_blocks = pool.num_blocks() - pool.num_free();
         let reserved_tokens = u64::from(used_blocks) * u64::from(self.layout.block_size());
-        let wasted_tokens = self.wasted_tokens();
+        let wasted_bytes: u64 = self.groups.iter().map(|group| self.wasted_tokens(group) * group.token_bytes()).sum();
+        let wasted_tokens = wasted_bytes / self.groups[0].token_bytes();
         let filled_tokens = reserved_tokens - wasted_tokens;
         CacheStats {
             num_blocks: pool.num_blocks(),
@@ -62,7 +65,7 @@ impl CacheManager {
             reserved_tokens,
             filled_tokens,
             wasted_tokens,
-            wasted_bytes: wasted_tokens * self.layout.bytes_per_token(),
+            wasted_bytes,
             utilisation: if used_blocks == 0 { 1.0 } else { filled_tokens as f64 / reserved_tokens as f64 },
             ..self.tally
         }
@@ -73,9 +76,9 @@ impl CacheManager {
         self.tally.peak_used_blocks = self.tally.peak_used_blocks.max(used);
     }
 
-    /// Places in used blocks that hold no token of any owner.
-    fn wasted_tokens(&self) -> u64 {
-        let (group, block_size) = (&self.groups[0], self.layout.block_size());
+    /// Places in used blocks of a group that hold no token of any owner.
+    fn wasted_tokens(&self, group: &Group) -> u64 {
+        let block_size = group.layout.block_size();
         let mut wasted = 0;
         // Shared blocks that some owner does not fill: (block, tokens).
         let mut shared: Vec<(BlockId, u32)> = Vec::new();

@@ -1,27 +1,15 @@
 //! Blocks that no query will see again return to the pool while their sequence lives.
 
-use crate::blocks::manager::ManagerOptions;
-use crate::error::ManagerError;
-
-/// The widest window of the layers that share a table.
+/// The window of the layers that share a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// Keys that a query sees, its own included.
-    keys: u32,
-    slack: u32,
+    pub(super) keys: u32,
+    /// Tokens by which a sequence may be cut after blocks left the window.
+    pub(super) slack: u32,
 }
 
 impl Window {
-    /// `None` if some layers see everything.
-    pub(super) fn widest(options: &ManagerOptions) -> Result<Option<Self>, ManagerError> {
-        if let Some(group) = options.windows.iter().position(|&window| window == Some(0)) {
-            return Err(ManagerError::ZeroWindow { group });
-        }
-        let all: Option<Vec<u32>> = options.windows.iter().copied().collect();
-        let widest = all.and_then(|windows| windows.into_iter().max());
-        Ok(widest.map(|keys| Self { keys, slack: options.window_slack }))
-    }
-
     /// Leading blocks that no query from position `len` on sees.
     pub(super) fn outside(&self, len: u32, block_size: u32) -> u32 {
         (u64::from(len) + 1).saturating_sub(self.keys.into()) as u32 / block_size

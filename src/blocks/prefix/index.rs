@@ -25,9 +25,10 @@ pub(crate) struct Parent<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: PrefixKey,
-    /// The content of the block before it.
+    /// The content of the block before it, or the seat of a block that is attached.
     parent: u64,
-    /// Numbers what a block holds together with all before it: duplicates have one number. 0: not registered.
+    /// Numbers what a block holds together with all before it: duplicates have one number, and blocks of other groups that of
+    /// the block to which they are attached. 0: not registered.
     content: u64,
     /// Its neighbours in the chain of its bucket. They stay when it is unlinked, so that the latest unlinking can be undone.
     before: u32,
@@ -36,6 +37,37 @@ struct Entry {
 
 /// As the parent of an entry: the block is not registered, but has kept its place in the chain.
 const WITHDRAWN: u64 = u64::MAX;
+
+/// Bit of the parent of an entry that is attached: the other bits are its seat. No content has a number so high.
+const ATTACHED: u64 = 1 << 63;
+
+/// Which block of which group, beside the first, ends in a block of the first group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) group: u32,
+    /// Of several that end in one block of the first group.
+    pub(crate) place: u32,
+}
+
+impl Seat {
+    /// As the parent of an entry.
+    fn tag(self) -> u64 {
+        ATTACHED | u64::from(self.group) << 32 | u64::from(self.place)
+    }
+
+    fn of(parent: u64) -> Option<Self> {
+        let is_seat = parent & ATTACHED != 0 && parent != WITHDRAWN;
+        is_seat.then_some(Self { group: (parent >> 32) as u32 & !(1 << 31), place: parent as u32 })
+    }
+
+    /// Turns the key of the block of the first group into that of the seat, in another bucket, and back.
+    fn turn(self, key: PrefixKey) -> PrefixKey {
+        let mask = self.tag().wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        let mut turned = key;
+        turned.0.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+        turned
+    }
+}
 
 const UNREGISTERED: Entry = Entry { key: PrefixKey([0; 32]), parent: 0, content: 0, before: NONE, after: NONE };
 
@@ -108,8 +140,49 @@ impl PrefixIndex {
         self.entries[block.index()].content != 0
     }
 
+    /// The key of a block of the first group, or of the one to which the block was attached.
     pub(crate) fn key(&self, block: BlockId) -> PrefixKey {
-        self.entries[block.index()].key
+        let entry = &self.entries[block.index()];
+        Seat::of(entry.parent).map_or(entry.key, |seat| seat.turn(entry.key))
+    }
+
+    /// The seat of a block that is attached.
+    pub(crate) fn seat(&self, block: BlockId) -> Option<Seat> {
+        Seat::of(self.entries[block.index()].parent)
+    }
+
+    /// Numbers what a block holds; 0 if it is not registered.
+    pub(crate) fn content(&self, block: BlockId) -> u64 {
+        self.entries[block.index()].content
+    }
+
+    /// The block of another group that was attached to what the block `reference` of the first group holds.
+    pub(crate) fn find_attached(&self, reference: BlockId, seat: Seat) -> Option<BlockId> {
+        let found = self.search_attached(&self.entries[reference.index()], seat);
+        (found != NONE).then(|| BlockId::of_pool(found))
+    }
+
+    fn search_attached(&self, reference: &Entry, seat: Seat) -> u32 {
+        let mut at = self.buckets[self.bucket(&seat.turn(reference.key))];
+        while at != NONE {
+            let entry = &self.entries[at as usize];
+            // Equal contents are equal tokens behind equal tokens.
+            if entry.content == reference.content && entry.parent == seat.tag() {
+                break;
+            }
+            at = entry.after;
+        }
+        at
+    }
+
+    /// Registers a block of another group under what the registered block `reference` holds. Duplicates are kept.
+    pub(crate) fn attach(&mut self, block: BlockId, reference: BlockId, seat: Seat) {
+        if self.entries[block.index()].parent == WITHDRAWN {
+            self.unlink(block);
+        }
+        let reference = self.entries[reference.index()];
+        let twin = self.search_attached(&reference, seat);
+        self.insert(block, seat.turn(reference.key), seat.tag(), reference.content, twin);
     }
 
     pub(crate) fn tokens(&self, block: BlockId) -> &[u32] {
@@ -159,17 +232,26 @@ impl PrefixIndex {
         let tokens = &self.tokens[start..start + self.block_size];
         let key = self.keys.child(&parent.key, tokens);
         let twin = self.search(&key, &parent, tokens);
-        let (before, after, content) = if twin == NONE {
+        let content = if twin == NONE {
             self.last_content += 1;
-            (NONE, self.buckets[self.bucket(&key)], self.last_content)
+            self.last_content
         } else {
-            let twin_entry = self.entries[twin as usize];
-            (twin, twin_entry.after, twin_entry.content)
+            self.entries[twin as usize].content
         };
-        self.entries[block.index()] = Entry { key, parent: parent.content, content, before, after };
-        if parent.content == 0 {
+        let number = parent.content;
+        self.insert(block, key, number, content, twin);
+        if number == 0 {
             self.roots.insert(block, Arc::clone(domain));
         }
+    }
+
+    /// Puts a block into the chain of its key, behind its twin if it has one.
+    fn insert(&mut self, block: BlockId, key: PrefixKey, parent: u64, content: u64, twin: u32) {
+        let (before, after) = match self.entries.get(twin as usize) {
+            Some(entry) => (twin, entry.after),
+            None => (NONE, self.buckets[self.bucket(&key)]),
+        };
+        self.entries[block.index()] = Entry { key, parent, content, before, after };
         self.relink(block);
     }
 

@@ -9,6 +9,6 @@ mod index;
 mod key;
 
 pub use domain::Domain;
-pub(crate) use index::{Parent, PrefixIndex};
+pub(crate) use index::{Parent, PrefixIndex, Seat};
 pub(crate) use key::KeyMaker;
 pub use key::{KeyHash, PrefixKey, sha256};

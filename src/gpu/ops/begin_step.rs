@@ -38,12 +38,12 @@ impl KvCache {
             let problem = format!("was made with {given:?}, but the cache uses {expected:?}; use KvCache::new_plan");
             return Err(ArgumentError::new("plan", problem).into());
         }
-        let bytes = element_bytes("the step's words", plan.upload_bytes() / 4, self.profile())?;
+        let bytes = element_bytes("the step's words", plan.group_bytes(0) / 4, self.profile())?;
         let updates = grid(plan.updates().len() as u64, ITEM_LANES, self.profile())?;
         let clears = self.clears(self.clear_value(), plan.clears().len())?;
         let copies = self.copies(plan.copies().len())?;
         let table_update = if updates[0] > 0 { Some(self.table_update()?) } else { None };
-        let arena = self.send(encoder, bytes, |work| work.fill(plan), |words| plan.encode(words))?;
+        let arena = self.send(encoder, bytes, |work| work.fill(plan), |words| plan.encode(0, words))?;
         if table_update.is_some() || clears.is_some() || copies.is_some() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: Some("paged.begin_step"),

@@ -31,6 +31,10 @@ pub(super) fn number_pages(
     let (mut numbers, mut sources) = (HashMap::new(), Vec::new());
     let mut records = records.to_vec();
     for (sequence, record) in records.iter_mut().enumerate() {
+        let groups = record.tables().count();
+        if groups > 1 {
+            return Err(SnapshotError::Groups { groups });
+        }
         let columns = record.len.div_ceil(shape.block_size) as usize;
         if record.blocks.len() < columns {
             return Err(wrong(sequence, "the number of blocks", record.blocks.len() as u64, columns as u64));

@@ -138,6 +138,12 @@ pub enum SnapshotError {
         /// Blocks of the cache.
         num_blocks: u32,
     },
+    /// Version 1 has one table to a sequence.
+    #[error("the layers form {groups} groups, each with tables of its own; a snapshot holds sequences of one group")]
+    Groups {
+        /// Groups of layers.
+        groups: usize,
+    },
     /// The host has no memory left.
     #[error("out of host memory for {bytes} bytes of K and V")]
     HostMemory {

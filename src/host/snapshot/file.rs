@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Snapshot, SnapshotError, check};
-use crate::blocks::SequenceRecord;
+use crate::blocks::{BlockId, Domain, Rank, SequenceRecord};
 use crate::host::{AtomicFile, BlockShape};
 
 /// How every snapshot begins.
@@ -22,17 +22,33 @@ const CHECKSUM_BYTES: usize = 32;
 /// More than the tokens of any batch take; a decoded header takes some times as much.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
-#[derive(Serialize)]
-struct Header<'a> {
+#[derive(Serialize, Deserialize)]
+struct Header {
     shape: BlockShape,
-    records: &'a [SequenceRecord],
+    records: Vec<Record>,
 }
 
-/// The same when it is read.
-#[derive(Deserialize)]
-struct OwnedHeader {
-    shape: BlockShape,
-    records: Vec<SequenceRecord>,
+/// A [`SequenceRecord`] of one group of layers, as this version has it.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    len: u32,
+    blocks: Vec<Option<BlockId>>,
+    tokens: Option<Vec<u32>>,
+    domain: Option<Domain>,
+    rank: Rank,
+}
+
+impl From<&SequenceRecord> for Record {
+    fn from(record: &SequenceRecord) -> Self {
+        let SequenceRecord { len, blocks, other_groups: _, tokens, domain, rank } = record.clone();
+        Self { len, blocks, tokens, domain, rank }
+    }
+}
+
+impl From<Record> for SequenceRecord {
+    fn from(Record { len, blocks, tokens, domain, rank }: Record) -> Self {
+        Self { len, blocks, other_groups: Vec::new(), tokens, domain, rank }
+    }
 }
 
 impl Snapshot {
@@ -41,8 +57,11 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError::Io`], [`SnapshotError::TooLarge`] for more sequences and tokens than a header holds.
     pub fn write(&self, mut writer: impl Write) -> Result<(), SnapshotError> {
-        let header = postcard::to_allocvec(&Header { shape: self.shape, records: &self.records })
-            .map_err(|error| SnapshotError::Header { message: error.to_string() })?;
+        let header = postcard::to_allocvec(&Header {
+            shape: self.shape,
+            records: self.records.iter().map(Record::from).collect(),
+        })
+        .map_err(|error| SnapshotError::Header { message: error.to_string() })?;
         let header_len = header.len() as u64;
         if header_len > MAX_HEADER_BYTES {
             return Err(SnapshotError::TooLarge { part: "header", bytes: header_len, limit: MAX_HEADER_BYTES });
@@ -132,12 +151,13 @@ impl Snapshot {
     }
 
     fn decode(header: &[u8], data: Vec<u8>) -> Result<Self, SnapshotError> {
-        let decoded = postcard::take_from_bytes::<OwnedHeader>(header);
-        let (OwnedHeader { shape, records }, rest) =
+        let decoded = postcard::take_from_bytes::<Header>(header);
+        let (Header { shape, records }, rest) =
             decoded.map_err(|error| SnapshotError::Header { message: error.to_string() })?;
         if !rest.is_empty() {
             return Err(SnapshotError::Header { message: format!("{} bytes too many", rest.len()) });
         }
+        let records: Vec<SequenceRecord> = records.into_iter().map(SequenceRecord::from).collect();
         check::check_shape(&shape)?;
         let mut pages = check::pages(&records, &shape)?;
         let needed = check::place_pages(&mut pages, &shape)?;

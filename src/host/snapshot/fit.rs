@@ -26,9 +26,12 @@ impl Snapshot {
     /// hold zeros.
     ///
     /// # Errors
-    /// [`SnapshotError::Mismatch`] for a cache of another model or format, [`SnapshotError::TooManySequences`],
+    /// [`SnapshotError::Mismatch`] for a cache of another model or format, [`SnapshotError::Groups`], [`SnapshotError::TooManySequences`],
     /// [`SnapshotError::TooLong`], [`SnapshotError::TooManyBlocks`], [`SnapshotError::HostMemory`].
     pub fn fit(&self, layout: &KvLayout) -> Result<(Vec<SequenceRecord>, HostBlocks), SnapshotError> {
+        if layout.num_groups() > 1 {
+            return Err(SnapshotError::Groups { groups: layout.num_groups() });
+        }
         let shape = BlockShape::of(layout);
         if let Some((field, saved, expected)) = self.shape.difference(&shape, false) {
             return Err(SnapshotError::Mismatch { field, saved, expected });

@@ -15,7 +15,14 @@ fn record(len: u32, blocks: &[Option<u32>]) -> SequenceRecord {
     let tokens = blocks.iter().all(Option::is_some).then(|| (0..len).collect());
     let rank = Rank { priority: 3, arrival: 7 };
     let blocks = blocks.iter().map(|block| block.map(BlockId::of_pool)).collect();
-    SequenceRecord { len, blocks, tokens, domain: Some(Domain::default().with_salt(b"salt")), rank }
+    SequenceRecord {
+        len,
+        blocks,
+        other_groups: Vec::new(),
+        tokens,
+        domain: Some(Domain::default().with_salt(b"salt")),
+        rank,
+    }
 }
 
 /// Blocks in which every byte is another.

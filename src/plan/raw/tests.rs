@@ -43,7 +43,7 @@ fn keys_seen(plan: &StepPlan) -> Vec<i32> {
 
 /// Work items of all classes.
 fn items(plan: &StepPlan) -> u32 {
-    (0..TILE_CLASSES).map(|class| plan.num_items(class)).sum()
+    (0..TILE_CLASSES).map(|class| plan.groups()[0].num_items(class)).sum()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn decoding_takes_one_query_per_sequence() {
     assert_eq!(plan.table_source(), TableSource::Inline);
     let splits: Vec<_> = plan.tiles(0).iter().map(|tile| (tile.item_start, tile.first_partial)).collect();
     assert_eq!(splits, [(0, NO_PARTIAL), (1, 0)]);
-    assert_eq!((items(&plan), plan.num_partials(), plan.max_splits_per_row()), (3, 2, 2));
+    assert_eq!((items(&plan), plan.groups()[0].num_partials(), plan.groups()[0].max_splits_per_row()), (3, 2, 2));
     assert_eq!(plan.merges().iter().map(|merge| merge.query).collect::<Vec<_>>(), [1]);
     assert_eq!(plan.members(), [0, 1]);
 }
@@ -83,7 +83,7 @@ fn queries_without_keys_are_rows_all_the_same() {
     assert_eq!(plan.slots(), [SKIP_SLOT, SKIP_SLOT, 12, 13]);
     // One tile serves all four.
     assert_eq!(plan.members(), [0, 1, 2, 3]);
-    assert_eq!((items(&plan), plan.num_items(2), plan.num_partials()), (1, 1, 0));
+    assert_eq!((items(&plan), plan.groups()[0].num_items(2), plan.groups()[0].num_partials()), (1, 1, 0));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn empty_requests_in_the_middle_shift_nothing() {
 
     let raw = RawTables { cu_seqlens_q: Some(&[0, 0, 0, 0]), ..tables(&[], 0, &[0, 0, 0]) };
     let empty = plan(&raw).unwrap();
-    assert_eq!((empty.num_rows(), items(&empty), empty.max_splits_per_row()), (0, 0, 0));
+    assert_eq!((empty.num_rows(), items(&empty), empty.groups()[0].max_splits_per_row()), (0, 0, 0));
     assert_eq!(plan(&tables(&[], 5, &[])).unwrap().num_rows(), 0);
 }
 
@@ -290,7 +290,7 @@ proptest! {
         ];
         let words = |raw: &RawTables<'_>| {
             let mut words = Vec::new();
-            plan(raw).unwrap().encode(&mut words);
+            plan(raw).unwrap().encode(0, &mut words);
             words
         };
         let want = words(&dense);
@@ -341,17 +341,17 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     let raw = RawTables { cu_seqlens_q: Some(&[0, 2, 3]), ..tables(&[6, 5, 4, 9], 2, &[7, 3]) };
     let mut plan = plan(&raw).unwrap();
     let mut words = vec![1; 1000];
-    plan.encode(&mut words);
+    plan.encode(0, &mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..18]));
-    assert_eq!(header, plan.header());
+    assert_eq!(header, plan.header(0));
     let engine = [STEP_WORDS_VERSION, 3, 3, 2, 2, 36, 39, 80, 83];
     assert_eq!(words[..9], engine, "what engines read");
     assert_eq!((header.num_queries, header.num_slots, header.num_updates, header.num_merges), (3, 3, 0, 2));
     assert_eq!((header.positions_base, header.slots_base, header.updates_base), (36, 39, 42));
     assert_eq!((header.merges_base, header.members_base), (61, 77));
     let classes: [TileClass; TILE_CLASSES] = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[18..36]));
-    assert_eq!(classes, plan.classes());
+    assert_eq!(classes, plan.classes(0));
     let none = TileClass { tiles_base: 61, num_tiles: 0, num_items: 0 };
     let (one, two) = (
         TileClass { tiles_base: 45, num_tiles: 1, num_items: 1 },
@@ -376,11 +376,11 @@ fn encoded_words_can_be_followed_by_their_offsets() {
 
     plan.clear();
     plan.source = TableSource::Resident;
-    plan.updates.push(TableUpdate { index: 3, block: BlockId::of_pool(2) });
+    plan.groups_mut()[0].updates.push(TableUpdate { index: 3, block: BlockId::of_pool(2) });
     plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(6) });
     plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(1) });
     plan.clears.push(BlockId::of_pool(7));
-    plan.encode(&mut words);
+    plan.encode(0, &mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     assert_eq!(words[..18], [1, 0, 0, 0, 0, 36, 36, 43, 44, 1, 0, 43, 43, 36, 2, 38, 1, 42]);
     let rest = [[43, 0, 0]; TILE_CLASSES].as_flattened().iter().copied().chain([3, 2, 5, 6, 5, 1, 7, 0]);
@@ -394,13 +394,19 @@ fn splits_that_cannot_be_numbered_are_an_error() {
     let mut plan = StepPlan::new(Schedule { split_tokens: 0, tile_tokens: 1, ..Schedule::default() });
     assert_eq!(plan.schedule().split_tokens, 1);
     for _ in 0..3 {
-        plan.push_rows(0, 0, 1 << 30, 1).unwrap();
+        plan.push_rows([(0, 0)].into_iter(), 1 << 30, 1).unwrap();
     }
     let limit = u64::from(u32::MAX) - 1;
-    assert_eq!(plan.push_rows(0, 0, 1 << 30, 1), Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit }));
+    assert_eq!(
+        plan.push_rows([(0, 0)].into_iter(), 1 << 30, 1),
+        Err(PlanError::TooLarge { what: "splits", value: 1 << 32, limit })
+    );
     // Without wide tiles nothing is shared, and no table is looked at.
-    plan.finish(4, &[], 0);
-    assert_eq!((plan.num_items(0), plan.num_partials(), plan.max_splits_per_row()), (3 << 30, 3 << 30, 1 << 30));
+    plan.finish(0, 4, &[], 0);
+    assert_eq!(
+        (plan.groups()[0].num_items(0), plan.groups()[0].num_partials(), plan.groups()[0].max_splits_per_row()),
+        (3 << 30, 3 << 30, 1 << 30)
+    );
 }
 
 #[test]

@@ -40,8 +40,9 @@ struct Twins {
 }
 
 impl Twins {
-    fn new(options: &ManagerOptions) -> Self {
+    fn new(options: &ManagerOptions, window: Option<u32>) -> Self {
         let config = CacheConfig::new(1, 1, 8).with_block_size(2).with_num_blocks(200).with_max_seq_len(60);
+        let config = window.into_iter().fold(config, CacheConfig::with_window);
         let layout = config.with_max_sequences(12).layout().unwrap();
         let schedule = Schedule { split_tokens: 4, tile_tokens: 4, ..Schedule::default() };
         let new = || CacheManager::with_options(&layout, options).unwrap();
@@ -57,15 +58,15 @@ impl Twins {
             let manager = &mut self.managers[at];
             let named: Vec<_> = requests.iter().map(|&(seq, tokens)| (self.seqs[at][seq], tokens)).collect();
             results.push(manager.reserve(&named, plan).is_ok());
-            plan.encode(if at == 0 { &mut words } else { &mut other });
+            plan.encode(0, if at == 0 { &mut words } else { &mut other });
         }
         assert_eq!(results[0], results[1]);
         assert_eq!(words, other, "a plan that remembers differs from a new one");
-        assert_eq!(self.plan.tiling.laid(), fresh.tiling.laid());
+        assert_eq!(self.plan.groups()[0].tiling.laid(), fresh.groups()[0].tiling.laid());
         if !results[0] {
             return;
         }
-        self.shared += u32::from(fresh.tiling.laid().merges.iter().any(|merge| merge.shared_splits > 0));
+        self.shared += u32::from(fresh.groups()[0].tiling.laid().merges.iter().any(|merge| merge.shared_splits > 0));
         for (at, plan) in [(0, &mut self.plan), (1, &mut fresh)] {
             let manager = &mut self.managers[at];
             if commit { manager.commit(plan).unwrap() } else { manager.rollback(plan).unwrap() }
@@ -121,15 +122,14 @@ proptest! {
         window in prop_oneof![3 => Just(None), 1 => (4..20_u32).prop_map(Some)],
         ops in prop::collection::vec(any_op(), 1..60),
     ) {
-        let options = ManagerOptions::default().with_prefix_cache(prefix_cache).with_windows(&[window]);
-        let mut twins = Twins::new(&options);
+        let mut twins = Twins::new(&ManagerOptions::default().with_prefix_cache(prefix_cache), window);
         ops.iter().for_each(|op| twins.apply(op));
     }
 }
 
 #[test]
 fn shared_blocks_are_met_on_the_way() {
-    let mut twins = Twins::new(&ManagerOptions::default());
+    let mut twins = Twins::new(&ManagerOptions::default(), None);
     let ops = [Op::Create(9), Op::Fork(0), Op::Fork(0), Op::Decode(0, 4), Op::Truncate(1, 5), Op::Decode(0, 4)];
     ops.iter().for_each(|op| twins.apply(op));
     assert_eq!(twins.shared, 8);
@@ -139,7 +139,7 @@ fn shared_blocks_are_met_on_the_way() {
 #[test]
 fn a_plan_that_changes_hands_forgets() {
     let options = ManagerOptions::default();
-    let (mut one, mut two) = (Twins::new(&options), Twins::new(&options));
+    let (mut one, mut two) = (Twins::new(&options, None), Twins::new(&options, None));
     for op in [Op::Create(9), Op::Fork(0), Op::Decode(0, 1)] {
         one.apply(&op);
     }

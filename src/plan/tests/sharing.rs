@@ -41,8 +41,11 @@ fn whole_splits_in_common_blocks_are_served_by_one_tile() {
         split_tokens: 4,
     };
     assert_eq!(plan.merges(), [merge(0, 14, 6), merge(1, 20, 7)]);
-    assert_eq!((plan.num_items(1), plan.num_items(0), plan.num_partials()), (3, 3, 9));
-    assert_eq!(plan.max_splits_per_row(), 5);
+    assert_eq!(
+        (plan.groups()[0].num_items(1), plan.groups()[0].num_items(0), plan.groups()[0].num_partials()),
+        (3, 3, 9)
+    );
+    assert_eq!(plan.groups()[0].max_splits_per_row(), 5);
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn more_rows_than_a_tile_holds_are_dealt_out_and_a_single_one_is_left_alone() {
     }
     let plan = plan(schedule(4), &family(17));
     let last = plan.merges().iter().find(|merge| merge.query == 16).unwrap();
-    assert_eq!((last.shared_splits, plan.num_items(4)), (0, 2));
+    assert_eq!((last.shared_splits, plan.groups()[0].num_items(4)), (0, 2));
 }
 
 #[test]
@@ -112,12 +115,12 @@ fn a_sequence_may_have_nothing_of_its_own() {
     let plan = plan(schedule(4), &seqs);
     assert_eq!(shared(&plan, &seqs), [(2, vec![0, 1, 2, 3])]);
     let tiles: usize = (0..TILE_CLASSES).map(|class| plan.tiles(class).len()).sum();
-    assert_eq!((tiles, plan.num_items(2), plan.num_partials()), (1, 2, 8));
+    assert_eq!((tiles, plan.groups()[0].num_items(2), plan.groups()[0].num_partials()), (1, 2, 8));
     assert!(plan.merges().iter().all(|merge| merge.shared_splits == 2 && merge.shared_stride == 4));
     // One split alone is merged as well: its partial is not the row's result.
     let seqs = [seq(&[1], 4, 1), seq(&[1], 4, 1)];
     let plan = super::plan(schedule(4), &seqs);
-    assert_eq!((plan.merges().len(), plan.num_partials(), plan.num_items(1)), (2, 2, 1));
+    assert_eq!((plan.merges().len(), plan.groups()[0].num_partials(), plan.groups()[0].num_items(1)), (2, 2, 1));
 }
 
 #[test]

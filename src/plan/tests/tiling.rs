@@ -36,9 +36,9 @@ fn tiles_are_as_wide_as_the_schedule_allows_rounded_down_to_a_power_of_two() {
         assert_eq!(tiles(&plan(narrow(tile_tokens), &[seq(&[], 50, 5)]), 2), [(4, 0, NO_PARTIAL), (1, 1, NO_PARTIAL)]);
     }
     for tile_tokens in [0, 1] {
-        assert_eq!(plan(narrow(tile_tokens), &[seq(&[], 50, 5)]).num_items(0), 5);
+        assert_eq!(plan(narrow(tile_tokens), &[seq(&[], 50, 5)]).groups()[0].num_items(0), 5);
     }
-    assert_eq!(plan(narrow(u32::MAX), &[seq(&[], 50, 16)]).num_items(4), 1);
+    assert_eq!(plan(narrow(u32::MAX), &[seq(&[], 50, 16)]).groups()[0].num_items(4), 1);
 }
 
 #[test]
@@ -46,7 +46,10 @@ fn splits_of_a_tile_leave_one_record_for_each_member() {
     // 20 keys in splits of 8, for three queries; 5 keys in one; 9 keys in two.
     let plan = plan(schedule(8), &[seq(&[], 20, 3), seq(&[], 5, 3), seq(&[], 9, 4)]);
     assert_eq!(tiles(&plan, 2), [(3, 0, 0), (3, 3, NO_PARTIAL), (4, 4, 9)]);
-    assert_eq!((plan.num_items(2), plan.num_partials(), plan.max_splits_per_row()), (6, 3 * 3 + 2 * 4, 3));
+    assert_eq!(
+        (plan.groups()[0].num_items(2), plan.groups()[0].num_partials(), plan.groups()[0].max_splits_per_row()),
+        (6, 3 * 3 + 2 * 4, 3)
+    );
     let merge = |row, kv_len, own_partial, own_stride| Merge {
         query: row,
         kv_len,
@@ -59,7 +62,7 @@ fn splits_of_a_tile_leave_one_record_for_each_member() {
     let first = [merge(0, 20, 0, 3), merge(1, 20, 1, 3), merge(2, 20, 2, 3)];
     let last = [merge(6, 9, 9, 4), merge(7, 9, 10, 4), merge(8, 9, 11, 4), merge(9, 9, 12, 4)];
     assert_eq!(own, [&first[..], &last].concat());
-    assert_eq!(plan.max_item_keys(2), 8);
+    assert_eq!(plan.groups()[0].max_item_keys(2), 8);
 }
 
 #[test]
@@ -69,20 +72,23 @@ fn a_sequence_of_several_tiles_is_split_in_each_of_them() {
     assert_eq!(tiles(&plan, 2), [(4, 0, 0), (2, 3, 12)]);
     let places: Vec<_> = plan.merges().iter().map(|merge| (merge.query, merge.own_partial, merge.own_stride)).collect();
     assert_eq!(places, [(0, 0, 4), (1, 1, 4), (2, 2, 4), (3, 3, 4), (4, 12, 2), (5, 13, 2)]);
-    assert_eq!((plan.num_items(2), plan.num_partials()), (6, 18));
+    assert_eq!((plan.groups()[0].num_items(2), plan.groups()[0].num_partials()), (6, 18));
 }
 
 #[test]
 fn many_queries_are_cut_into_longer_splits_than_few() {
     let split = plan(schedule(8), &[seq(&[], 100, 8)]);
-    assert_eq!((split.num_items(3), split.num_partials(), split.merges().len()), (13, 13 * 8, 8));
+    assert_eq!(
+        (split.groups()[0].num_items(3), split.groups()[0].num_partials(), split.merges().len()),
+        (13, 13 * 8, 8)
+    );
     let whole = plan(schedule(8), &[seq(&[], 100, 9)]);
-    assert_eq!((whole.num_items(4), whole.num_partials(), whole.merges().len()), (1, 0, 0));
-    assert_eq!((whole.max_item_keys(4), whole.max_splits_per_row()), (100, 0));
+    assert_eq!((whole.groups()[0].num_items(4), whole.groups()[0].num_partials(), whole.merges().len()), (1, 0, 0));
+    assert_eq!((whole.groups()[0].max_item_keys(4), whole.groups()[0].max_splits_per_row()), (100, 0));
     assert_eq!((whole.tiles(4)[0].split_tokens, whole.tiles(4)[0].first_partial), (16_384, NO_PARTIAL));
     let chunk = Schedule { chunk_split_tokens: 40, ..schedule(8) };
     let long = plan(chunk, &[seq(&[], 100, 9)]);
-    assert_eq!((long.num_items(4), long.num_partials(), long.merges().len()), (3, 27, 9));
+    assert_eq!((long.groups()[0].num_items(4), long.groups()[0].num_partials(), long.merges().len()), (3, 27, 9));
     assert!(long.merges().iter().all(|merge| merge.split_tokens == 40));
 }
 
@@ -92,7 +98,10 @@ fn chunks_have_tiles_of_their_own_where_the_schedule_says_so() {
     let all = plan(schedule, &[seq(&[], 300, 150), seq(&[], 8, 8), seq(&[], 9, 9), seq(&[], 1, 1)]);
     assert_eq!(tiles(&all, CHUNK_CLASS), [(64, 0, 0), (64, 3, 192), (22, 6, 384), (9, 9, NO_PARTIAL)]);
     assert_eq!((tiles(&all, 3), tiles(&all, 0)), (vec![(8, 0, NO_PARTIAL)], vec![(1, 0, NO_PARTIAL)]));
-    assert_eq!((all.num_items(CHUNK_CLASS), all.merges().len(), all.max_splits_per_row()), (10, 150, 3));
+    assert_eq!(
+        (all.groups()[0].num_items(CHUNK_CLASS), all.merges().len(), all.groups()[0].max_splits_per_row()),
+        (10, 150, 3)
+    );
     // More than there is room for is no more.
     let wide = Schedule { chunk_tokens: u32::MAX, ..schedule };
     assert_eq!(plan(wide, &[seq(&[], 65, 65)]).tiles(CHUNK_CLASS).len(), 2);
@@ -107,7 +116,10 @@ fn a_sequence_without_keys_has_a_work_item_that_writes_its_zeros() {
     assert_eq!(tiles(&plan, 0), [(1, 0, NO_PARTIAL), (1, 1, NO_PARTIAL)]);
     assert_eq!(tiles(&plan, 1), [(2, 0, NO_PARTIAL)]);
     assert_eq!(plan.positions(), [-1, -2, -1, 2]);
-    assert_eq!((plan.tiles(1)[0].key_end, plan.max_item_keys(1), plan.max_item_keys(0)), (0, 0, 3));
+    assert_eq!(
+        (plan.tiles(1)[0].key_end, plan.groups()[0].max_item_keys(1), plan.groups()[0].max_item_keys(0)),
+        (0, 0, 3)
+    );
 }
 
 #[test]
@@ -121,10 +133,12 @@ fn a_plan_that_is_filled_again_forgets_what_was_in_it() {
     fresh.plan_tables(&layout, &RawTables::new(tables)).unwrap();
     let words = |plan: &StepPlan| {
         let mut words = Vec::new();
-        plan.encode(&mut words);
+        plan.encode(0, &mut words);
         words
     };
     assert_eq!(words(&used), words(&fresh));
-    let numbers = |plan: &StepPlan| (plan.num_partials(), plan.max_splits_per_row(), plan.max_item_keys(0));
+    let numbers = |plan: &StepPlan| {
+        (plan.groups()[0].num_partials(), plan.groups()[0].max_splits_per_row(), plan.groups()[0].max_item_keys(0))
+    };
     assert_eq!(numbers(&used), numbers(&fresh));
 }

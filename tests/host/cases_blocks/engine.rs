@@ -16,6 +16,13 @@ impl Engine {
         Self { cache, plan: StepPlan::new(Schedule::default()) }
     }
 
+    /// Whose queries see so many keys.
+    pub fn windowed(num_blocks: u32, window: u32, options: &ManagerOptions) -> Self {
+        let config = CacheConfig::new(1, 1, 8).with_num_blocks(num_blocks).with_max_seq_len(320).with_max_sequences(8);
+        let cache = CacheManager::with_options(&config.with_window(window).layout().unwrap(), options).unwrap();
+        Self { cache, plan: StepPlan::new(Schedule::default()) }
+    }
+
     pub fn caching(num_blocks: u32) -> Self {
         Self::new(num_blocks, &ManagerOptions::default().with_prefix_cache(true).with_events(true))
     }

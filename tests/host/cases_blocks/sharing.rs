@@ -155,11 +155,16 @@ fn r07_nothing_takes_nothing() {
 
 #[test]
 fn a_contiguous_cache_forks_and_clears_but_does_not_cache() {
-    let layout =
-        CacheConfig::new(1, 1, 8).with_num_blocks(20).with_paged(false).with_max_seq_len(100).layout().unwrap();
+    let layout = CacheConfig::new(1, 1, 8)
+        .with_num_blocks(20)
+        .with_paged(false)
+        .with_max_seq_len(100)
+        .with_window(1)
+        .layout()
+        .unwrap();
     let caching = CacheManager::with_options(&layout, &ManagerOptions::default().with_prefix_cache(true));
     assert_eq!(caching.unwrap_err(), ManagerError::NotPaged);
-    let options = ManagerOptions::default().with_clear_freed(true).with_windows(&[Some(1)]);
+    let options = ManagerOptions::default().with_clear_freed(true);
     let mut cache = CacheManager::with_options(&layout, &options).unwrap();
     let mut plan = StepPlan::new(Schedule::default());
     let a = cache.create_sequence().unwrap();

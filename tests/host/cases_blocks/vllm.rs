@@ -122,7 +122,7 @@ fn events_tell_what_was_stored_behind_what_and_what_was_reused() {
     let mut before = None;
     let mut keys = Vec::new();
     for (at, event) in (0..).zip(&events) {
-        let BlockEvent::Stored { block, key, parent } = *event else { panic!("{event:?}") };
+        let BlockEvent::Stored { block, group: 0, key, parent } = *event else { panic!("{event:?}") };
         assert_eq!((block, parent), (block_id(at), before));
         before = Some(key);
         keys.push(key);
@@ -133,7 +133,7 @@ fn events_tell_what_was_stored_behind_what_and_what_was_reused() {
 
     let (second, _) = it.text(&[99; 80], &Domain::default());
     let events = it.cache.take_events();
-    let removed = |block: u32| BlockEvent::Removed { block: block_id(block), key: keys[block as usize] };
+    let removed = |block: u32| BlockEvent::Removed { block: block_id(block), group: 0, key: keys[block as usize] };
     assert_eq!(events[..5], [4, 3, 2, 1, 0].map(removed));
     assert!(events[5..].iter().all(|event| matches!(event, BlockEvent::Stored { .. })) && events.len() == 10);
     it.cache.release(second).unwrap();

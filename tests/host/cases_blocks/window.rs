@@ -1,6 +1,6 @@
-//! Blocks that leave the windows of all layers.
+//! Blocks that leave the window.
 
-use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions, RELEASED};
+use wgpu_paged_attention::blocks::{ManagerOptions, RELEASED};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ManagerError;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
@@ -10,9 +10,8 @@ use crate::cases_blocks::engine::Engine;
 
 #[test]
 fn p05_a_fork_behind_a_window_gives_every_block_back_once() {
-    let options = ManagerOptions::default().with_windows(&[Some(32), Some(8)]);
     for order in [[0, 1, 2], [2, 1, 0]] {
-        let mut it = Engine::new(8, &options);
+        let mut it = Engine::windowed(8, 32, &ManagerOptions::default());
         let a = it.sequence(80);
         // The next query, at position 80, sees keys from 49 on.
         assert_eq!(it.table(a), [RELEASED.get(), RELEASED.get(), RELEASED.get(), 3, 4]);
@@ -31,21 +30,14 @@ fn p05_a_fork_behind_a_window_gives_every_block_back_once() {
 }
 
 #[test]
-fn a_layer_without_a_window_keeps_every_block() {
-    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(16), None]));
-    let seq = it.sequence(128);
-    assert_eq!(it.table(seq), [0, 1, 2, 3, 4, 5, 6, 7]);
-    let config = CacheConfig::new(1, 1, 8).with_num_blocks(1);
-    let zero = CacheManager::with_options(
-        &config.layout().unwrap(),
-        &ManagerOptions::default().with_windows(&[Some(1), Some(0)]),
-    );
-    assert_eq!(zero.unwrap_err(), ManagerError::ZeroWindow { group: 1 });
+fn a_window_of_no_key_is_refused() {
+    let error = CacheConfig::new(1, 1, 8).with_num_blocks(1).with_window(0).layout().unwrap_err();
+    assert_eq!(error.to_string(), "window is 0, outside 1..=4294967295; choose a value in that range");
 }
 
 #[test]
 fn a_window_keeps_exactly_what_the_next_query_sees() {
-    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(17)]));
+    let mut it = Engine::windowed(8, 17, &ManagerOptions::default());
     let seq = it.sequence(31);
     // Position 31 sees keys 15 to 31, position 32 does not see the first block.
     assert_eq!(it.table(seq), [0, 1]);
@@ -56,7 +48,7 @@ fn a_window_keeps_exactly_what_the_next_query_sees() {
     it.cache.truncate(seq, 0).unwrap();
     assert_eq!((it.table(seq), it.used()), (vec![], 0));
 
-    let mut it = Engine::new(8, &ManagerOptions::default().with_windows(&[Some(17)]).with_window_slack(4));
+    let mut it = Engine::windowed(8, 17, &ManagerOptions::default().with_window_slack(4));
     let seq = it.sequence(35);
     assert_eq!(it.table(seq), [0, 1, 2]);
     it.cache.truncate(seq, 31).unwrap();
@@ -68,7 +60,7 @@ fn a_window_keeps_exactly_what_the_next_query_sees() {
 
 #[test]
 fn released_blocks_are_not_taken_for_shared_ones() {
-    let mut it = Engine::new(40, &ManagerOptions::default().with_windows(&[Some(16)]));
+    let mut it = Engine::windowed(40, 16, &ManagerOptions::default());
     it.plan = StepPlan::new(changed(&Schedule::default(), |it| it.split_tokens = 32));
     let a = it.sequence(160);
     let b = it.cache.fork(a).unwrap();

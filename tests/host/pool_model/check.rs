@@ -92,7 +92,7 @@ impl Harness {
             // Windows would give blocks back.
             self.cache.commit(&mut self.plan).unwrap();
         }
-        if self.model.options.windows().is_empty() {
+        if layout.window().is_none() {
             let capacity = layout.max_sequences().saturating_mul(layout.blocks_for(each));
             assert_eq!(self.cache.num_free_blocks(), layout.num_blocks().saturating_sub(capacity));
         }

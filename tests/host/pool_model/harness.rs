@@ -97,12 +97,12 @@ impl Harness {
         }
         for event in self.cache.take_events() {
             match event {
-                BlockEvent::Stored { block, key, parent } => {
+                BlockEvent::Stored { block, key, parent, .. } => {
                     // What it follows was stored before.
                     assert!(parent.is_none_or(|parent| self.heard.values().any(|key| *key == parent.to_string())));
                     assert_eq!(self.heard.insert(block.get(), key.to_string()), None);
                 }
-                BlockEvent::Removed { block, key } => {
+                BlockEvent::Removed { block, key, .. } => {
                     assert_eq!(self.heard.remove(&block.get()), Some(key.to_string()))
                 }
                 BlockEvent::Cleared => self.heard.clear(),

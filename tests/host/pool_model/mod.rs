@@ -87,11 +87,13 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 fn any_config() -> impl Strategy<Value = CacheConfig> {
-    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9), 0..10_u32).prop_map(
-        |(block_size, num_blocks, max_seq_len, max_sequences, paged, more)| {
+    let window = prop_oneof![3 => Just(None), 1 => (1..12_u32).prop_map(Some)];
+    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9), 0..10_u32, window).prop_map(
+        |(block_size, num_blocks, max_seq_len, max_sequences, paged, more, window)| {
             // A contiguous pool holds one sequence at least.
             let num_blocks = num_blocks.max(if paged { 1 } else { max_seq_len.div_ceil(block_size) });
-            CacheConfig::new(1, 1, 8)
+            let config = window.into_iter().fold(CacheConfig::new(1, 1, 8), CacheConfig::with_window);
+            config
                 .with_block_size(block_size)
                 .with_num_blocks(num_blocks)
                 .with_max_num_blocks(num_blocks + more)
@@ -103,22 +105,16 @@ fn any_config() -> impl Strategy<Value = CacheConfig> {
 }
 
 fn any_options() -> impl Strategy<Value = ManagerOptions> {
-    let windows = prop_oneof![
-        2 => Just(vec![]),
-        1 => (1..12_u32).prop_map(|window| vec![Some(window), Some(1)]),
-        1 => (1..12_u32).prop_map(|window| vec![Some(window), None]),
-    ];
     // Most tests are to find texts by hashes that do not tell them apart.
     let hash = prop::sample::select(vec![sha256 as KeyHash, |_: &[u8]| [0; 32], |message: &[u8]| {
         let mut key = [0; 32];
         key[0] = sha256(message)[0] & 3;
         key
     }]);
-    (prop::bool::weighted(0.8), windows, 0..4_u32, any::<bool>(), hash, 0..5_u32).prop_map(
-        |(prefix_cache, windows, slack, clear_freed, hash, late_steps)| {
+    (prop::bool::weighted(0.8), 0..4_u32, any::<bool>(), hash, 0..5_u32).prop_map(
+        |(prefix_cache, slack, clear_freed, hash, late_steps)| {
             ManagerOptions::default()
                 .with_prefix_cache(prefix_cache)
-                .with_windows(&windows)
                 .with_window_slack(slack)
                 .with_clear_freed(clear_freed)
                 .with_events(true)
@@ -180,7 +176,8 @@ fn branches(fault: Fault) {
 #[test]
 fn windows_end_what_can_be_found() {
     let config = CacheConfig::new(1, 1, 8).with_block_size(1).with_num_blocks(4).with_max_seq_len(6);
-    let options = ManagerOptions::default().with_prefix_cache(true).with_windows(&[Some(1)]).with_events(true);
+    let config = config.with_window(1);
+    let options = ManagerOptions::default().with_prefix_cache(true).with_events(true);
     let grow = |known| [Op::Reserve(vec![(0, 1)], known), Op::Commit];
     let ops = [vec![Op::Create], grow(true).into(), grow(true).into(), grow(false).into()].concat();
     run(&config, options, &ops, Fault::None);

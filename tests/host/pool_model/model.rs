@@ -304,8 +304,7 @@ impl Model {
     }
 
     fn widest_window(&self) -> Option<u64> {
-        let windows: Option<Vec<u32>> = self.options.windows().iter().copied().collect();
-        windows.and_then(|windows| windows.into_iter().max()).filter(|_| self.layout.paged()).map(u64::from)
+        self.layout.window().filter(|_| self.layout.paged()).map(u64::from)
     }
 
     /// Whether the query at `position`, and so all later ones, cannot see the block in `column`.
