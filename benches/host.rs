@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use wgpu_paged_attention::blocks::{BlockId, BlockPool, CacheManager, Domain, ManagerOptions, SeqId, sha256};
-use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::config::{CacheConfig, LayerKind};
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 
 /// Blocks that are handed out before the first of them is freed, as a full batch would.
@@ -93,12 +93,20 @@ fn blocks(criterion: &mut Criterion) {
 
 /// A batch in the middle of decoding: every sequence has `context` tokens and room for `more`.
 fn decoding(num_seqs: u32, context: u32, more: u32) -> (CacheManager, Vec<(SeqId, u32)>, StepPlan) {
-    let layout = CacheConfig::new(32, 8, 128)
-        .with_max_seq_len(context + more)
-        .with_max_sequences(num_seqs)
-        .with_num_blocks(num_seqs * (context + more).div_ceil(16))
-        .layout()
-        .expect("the configuration is valid");
+    decoding_in(&CacheConfig::new(32, 8, 128), num_seqs, context, more)
+}
+
+/// The same in a cache of these layers, which may form groups.
+fn decoding_in(
+    config: &CacheConfig,
+    num_seqs: u32,
+    context: u32,
+    more: u32,
+) -> (CacheManager, Vec<(SeqId, u32)>, StepPlan) {
+    let config = config.clone().with_max_seq_len(context + more).with_max_sequences(num_seqs).with_num_blocks(1);
+    let groups = config.layout().expect("the configuration is valid").num_groups() as u32;
+    let blocks = groups * num_seqs * (context + more).div_ceil(16);
+    let layout = config.with_num_blocks(blocks).layout().expect("the configuration is valid");
     let mut cache = CacheManager::new(&layout).expect("the tables fit into memory");
     let mut plan = StepPlan::new(Schedule::default());
     let batch: Vec<(SeqId, u32)> =
@@ -115,23 +123,54 @@ const STEPS: u64 = 1024;
 
 /// Decoding from 4,096 tokens on: every 16th step needs a block for each sequence.
 fn decode(iterations: u64) -> Duration {
+    decode_in(&CacheConfig::new(32, 8, 128), iterations)
+}
+
+/// The same in a cache of these layers. The words of every group are encoded.
+fn decode_in(config: &CacheConfig, iterations: u64) -> Duration {
     let mut words = Vec::new();
     let mut elapsed = Duration::ZERO;
     let mut left = iterations;
     while left > 0 {
-        let (mut cache, batch, mut plan) = decoding(256, 4096, STEPS as u32);
+        let (mut cache, batch, mut plan) = decoding_in(config, 256, 4096, STEPS as u32);
         let steps = left.min(STEPS);
         let start = Instant::now();
         for _ in 0..steps {
             cache.reserve(&batch, &mut plan).expect("the pool is large enough");
-            plan.words(&mut words);
-            black_box(&words);
+            for group in 0..plan.groups().len() {
+                plan.group_words(group, &mut words);
+                black_box(&words);
+            }
             cache.commit(&mut plan).expect("the step is open");
         }
         elapsed += start.elapsed();
         left -= steps;
     }
     elapsed
+}
+
+/// Two groups of 16 layers each, of which one looks back 1,024 tokens, against 32 layers of one kind: what a step of both costs
+/// the host, in turns, so that whatever else the machine does slows both.
+fn groups(criterion: &mut Criterion) {
+    let full = LayerKind::new(8, 128);
+    let layers: Vec<LayerKind> =
+        (0..32).map(|layer| if layer % 2 == 0 { full.with_window(1024) } else { full }).collect();
+    let configs = [CacheConfig::new(32, 8, 128), CacheConfig::of_layers(&layers)];
+    let mut ratios: Vec<f64> = (0..9)
+        .map(|_| {
+            let [one, two] = configs.each_ref().map(|config| decode_in(config, STEPS).as_secs_f64());
+            two / one
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("decode step, 256 x 4096: two groups of layers take {:.2} of the time of one", ratios[ratios.len() / 2]);
+    let mut group = criterion.benchmark_group("decode_step_groups");
+    for (groups, config) in (1..).zip(&configs) {
+        group.bench_function(BenchmarkId::from_parameter(groups), |bencher| {
+            bencher.iter_custom(|iterations| decode_in(config, iterations));
+        });
+    }
+    group.finish();
 }
 
 fn planning(criterion: &mut Criterion) {
@@ -309,5 +348,5 @@ fn evict(cache: &mut CacheManager, plan: &mut StepPlan, text: &mut [u32], cached
     elapsed
 }
 
-criterion_group!(benches, blocks, planning, prefixes, sharing, stepping);
+criterion_group!(benches, blocks, planning, groups, prefixes, sharing, stepping);
 criterion_main!(benches);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::trace::Request;
-use wgpu_paged_attention::blocks::{CacheManager, ManagerOptions};
+use wgpu_paged_attention::blocks::CacheManager;
 use wgpu_paged_attention::layout::UNIT_BYTES;
 use wgpu_paged_attention::plan::{Schedule, StepPlan};
 

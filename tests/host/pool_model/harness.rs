@@ -10,7 +10,7 @@ use wgpu_paged_attention::testkit::changed;
 
 use crate::pool_model::Op;
 use crate::pool_model::device::{CLEAR, Device, Fault};
-use crate::pool_model::model::{Model, Noted, Seq, domain, value};
+use crate::pool_model::model::{Entry, Model, Noted, Seq, domain, value};
 
 pub fn schedule() -> Schedule {
     let change = |it: &mut Schedule| (it.split_tokens, it.tile_tokens, it.chunk_split_tokens) = (3, 4, 1 << 30);
@@ -113,9 +113,10 @@ impl Harness {
     fn create(&mut self, text: Option<(&[u32], u8)>) {
         let layout = self.model.layout.clone();
         let (tokens, number) = text.unwrap_or((&[], 0));
-        let found = if self.model.options.prefix_cache() { self.model.find(tokens, number) } else { vec![] };
+        let nothing = vec![vec![]; layout.num_groups()];
+        let found = if self.model.options.prefix_cache() { self.model.find(tokens, number) } else { nothing };
         if text.is_some() {
-            let cached = found.len() * self.model.block_size();
+            let cached = found[0].len() * self.model.block_size();
             assert_eq!(
                 self.cache.cached_tokens(tokens, &domain(number)) as usize,
                 cached,
@@ -142,13 +143,16 @@ impl Harness {
         };
         assert!(!self.handles.contains(&id), "a handle is never given out twice");
         self.handles.push(id);
-        let mut blocks: Vec<_> = self.model.free.drain(..usize::from(!layout.paged())).map(Some).collect();
-        let mut values = Vec::new();
-        for entry in &found {
-            self.model.free.retain(|&block| block != entry.block);
-            blocks.push(Some(entry.block));
-            values.extend(&entry.values);
+        let mut blocks = vec![vec![]; layout.num_groups()];
+        blocks[0] = self.model.free.drain(..usize::from(!layout.paged())).map(Some).collect();
+        for (blocks, found) in blocks.iter_mut().zip(&found) {
+            for entry in found {
+                let block = entry.as_ref().map(|entry| entry.block);
+                self.model.free.retain(|&free| Some(free) != block);
+                blocks.push(block);
+            }
         }
+        let values: Vec<u64> = found[0].iter().flatten().flat_map(|entry| entry.values.clone()).collect();
         assert_eq!(cached as usize, values.len());
         if self.model.options.prefix_cache() && text.is_some() {
             self.model.queries += tokens.len() as u64;
@@ -160,17 +164,20 @@ impl Harness {
             before = value(before, token);
             assert_eq!(got, before, "wrong data");
         }
-        let (known, registered, text) = (values.len(), found.len(), tokens.to_vec());
+        let (known, registered, text) = (values.len(), found[0].len(), tokens.to_vec());
         let (found, born) = (registered, vec![(0, 0); known]);
         let seq =
             Seq { id, blocks, values, text, domain: number, known, taken: 0, registered, found, born, forgotten: 0 };
         self.model.seqs.push(seq);
     }
 
-    fn has_room(&self, len: usize, found: &[crate::pool_model::model::Entry]) -> bool {
+    fn has_room(&self, len: usize, found: &[Vec<Option<Entry>>]) -> bool {
         let (model, layout) = (&self.model, &self.model.layout);
-        let needed = len.div_ceil(model.block_size()).max(usize::from(!layout.paged())) - found.len();
-        let free_hits = found.iter().filter(|entry| model.free.contains(&entry.block)).count();
+        let needed = |(group, found): (usize, &Vec<Option<Entry>>)| {
+            len.div_ceil(model.size(group)).max(usize::from(!layout.paged())) - found.len()
+        };
+        let needed: usize = found.iter().enumerate().map(needed).sum();
+        let free_hits = found.iter().flatten().flatten().filter(|entry| model.free.contains(&entry.block)).count();
         model.step.is_none()
             && model.seqs.len() < layout.max_sequences() as usize
             && len <= layout.max_seq_len() as usize
@@ -200,7 +207,7 @@ impl Harness {
                 let error = PoolError::OutOfBlocks { needed: 1, free: 0, total: self.model.layout.num_blocks() };
                 return assert_eq!(result, Err(error.into()));
             };
-            child.blocks = vec![Some(block)];
+            child.blocks = vec![vec![Some(block)]];
         }
         let id = result.unwrap();
         self.handles.push(id);
@@ -287,27 +294,41 @@ impl Harness {
             return assert_eq!(result, Err(ManagerError::TruncateBeyond { seq, len, seq_len: state.len() }));
         }
         let gone = |len: u32| {
-            let needed = |&column: &usize| !self.model.is_outside(len.into(), column);
-            (0..state.blocks.len()).filter(needed).any(|column| state.blocks[column].is_none())
+            let lacks = |(group, blocks): (usize, &Vec<Option<u32>>)| {
+                let needed = |&column: &usize| !self.model.is_outside(group, len.into(), column);
+                (0..blocks.len()).filter(needed).any(|column| blocks[column].is_none())
+            };
+            state.blocks.iter().enumerate().any(lacks)
         };
         if len > 0 && gone(len) {
             let shortest = (len..=state.len()).find(|&len| !gone(len)).unwrap();
             return assert_eq!(result, Err(ManagerError::Released { seq, len, shortest }));
         }
         assert_eq!(result, Ok(()));
-        let keep = self.model.layout.blocks_for(len).max(u32::from(!self.model.layout.paged()));
         let size = self.model.block_size();
         for column in (state.found.max(len as usize / size)..state.registered).rev() {
-            let Some(block) = state.blocks[column] else { continue };
-            let holds =
-                |other: &Seq| other.id != seq && other.registered > column && other.blocks[column] == Some(block);
+            let Some(block) = state.blocks[0][column] else { continue };
+            let holds = |model: &Model, group: usize, column: usize, block: u32| {
+                let has_all = |other: &&Seq| other.registered * size >= (column + 1) * model.size(group);
+                let mut others = model.seqs.iter().filter(|other| other.id != seq).filter(has_all);
+                others.any(|other| other.blocks[group][column] == Some(block))
+            };
             // What another sequence holds rests on all that stands before it.
-            if self.model.seqs.iter().any(holds) {
+            if holds(&self.model, 0, column, block) {
                 break;
             }
             self.model.withdraw(block);
+            for group in 1..self.model.num_groups() {
+                for (column, _) in self.model.ending_in(column, group) {
+                    if let Some(block) = state.blocks[group][column].filter(|&b| !holds(&self.model, group, column, b))
+                    {
+                        self.model.withdraw(block);
+                    }
+                }
+            }
         }
-        self.model.cut_blocks(seq, keep as usize);
+        let least = usize::from(!self.model.layout.paged());
+        self.model.cut_blocks(seq, len, least);
         let state = self.model.seq_mut(seq);
         state.values.truncate(len as usize);
         state.born.truncate(len as usize);
@@ -330,7 +351,7 @@ impl Harness {
         }
         assert_eq!(result, Ok(()));
         self.model.preemptions += u64::from(preempted);
-        self.model.cut_blocks(seq, 0);
+        self.model.cut_blocks(seq, 0, 0);
         self.model.seqs.retain(|known| known.id != seq);
     }
 
@@ -410,7 +431,7 @@ impl Harness {
         if self.model.step.is_some() {
             return assert_eq!(self.cache.import_sequences(&records), Err(ManagerError::StepOpen));
         }
-        let blocks = records.iter().flat_map(|record| &record.blocks).flatten();
+        let blocks = records.iter().flat_map(|record| record.tables()).flatten().flatten();
         let host: BTreeMap<u32, Vec<u64>> =
             blocks.map(|&block| (block.get(), self.device.block(block.get()).to_vec())).collect();
         let mut old = Vec::new();
@@ -438,8 +459,8 @@ impl Harness {
         for (mut seq, id) in old.into_iter().zip(imported.sequences) {
             self.handles.push(id);
             seq.id = id;
-            seq.blocks.iter_mut().flatten().for_each(|block| *block = numbers[block]);
-            let complete = seq.known == seq.values.len() && seq.blocks.iter().all(Option::is_some);
+            seq.blocks.iter_mut().flatten().flatten().for_each(|block| *block = numbers[block]);
+            let complete = seq.known == seq.values.len() && seq.blocks[0].iter().all(Option::is_some);
             seq.known = if complete && self.model.options.prefix_cache() { seq.known } else { 0 };
             (seq.taken, seq.registered, seq.found, seq.forgotten) = (0, 0, 0, 0);
             seq.born.clear();
@@ -483,7 +504,7 @@ impl Harness {
     fn would_free(&self, ids: &[SeqId]) -> u64 {
         let freed = |&block: &u32| {
             let owners = self.model.owners(block);
-            let leaving = ids.iter().filter(|&&id| self.model.seq(id).unwrap().blocks.contains(&Some(block))).count();
+            let leaving = ids.iter().filter(|&&id| self.model.seq(id).unwrap().has(block)).count();
             owners > 0 && owners == leaving
         };
         (0..self.model.layout.num_blocks()).filter(freed).count() as u64

@@ -9,10 +9,12 @@ mod harness;
 mod model;
 mod step;
 
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use wgpu_paged_attention::blocks::{KeyHash, ManagerOptions, sha256};
-use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::config::{CacheConfig, LayerKind};
 
 use self::device::Fault;
 use self::harness::Harness;
@@ -87,13 +89,28 @@ fn any_op() -> impl Strategy<Value = Op> {
 }
 
 fn any_config() -> impl Strategy<Value = CacheConfig> {
-    let window = prop_oneof![3 => Just(None), 1 => (1..12_u32).prop_map(Some)];
-    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9), 0..10_u32, window).prop_map(
-        |(block_size, num_blocks, max_seq_len, max_sequences, paged, more, window)| {
+    let kind = |heads| LayerKind::new(heads, 8);
+    let some = move |window: u32, heads| kind(heads).with_window(window);
+    // Layers of one kind, or of two or three, whose blocks are as large or twice or three times as large as others.
+    let layers = (1..12_u32, 1..12_u32, 0..14_u32).prop_map(move |(window, other, choice)| match choice {
+        0 => vec![kind(1), some(window, 1)],
+        1 => vec![kind(1), some(window, 2)],
+        2 => vec![kind(2), some(window, 1)],
+        3 => vec![some(window, 1), some(other, 1)],
+        4 => vec![some(window, 3), some(other, 1)],
+        5 => vec![kind(1), some(window, 1), some(other, 2)],
+        6 => vec![kind(2), kind(1)],
+        7 => vec![some(window, 1)],
+        8 => vec![some(window, 1); 2],
+        _ => vec![kind(1)],
+    });
+    (1..6_u32, 1..24_u32, 1..40_u32, 1..7_u32, prop::bool::weighted(0.9), 0..10_u32, layers).prop_map(
+        |(block_size, num_blocks, max_seq_len, max_sequences, paged, more, layers)| {
             // A contiguous pool holds one sequence at least.
             let num_blocks = num_blocks.max(if paged { 1 } else { max_seq_len.div_ceil(block_size) });
-            let config = window.into_iter().fold(CacheConfig::new(1, 1, 8), CacheConfig::with_window);
-            config
+            let kinds = layers.iter().collect::<HashSet<_>>().len();
+            let paged = paged || kinds > 1;
+            CacheConfig::of_layers(&layers)
                 .with_block_size(block_size)
                 .with_num_blocks(num_blocks)
                 .with_max_num_blocks(num_blocks + more)
@@ -158,7 +175,18 @@ proptest! {
 
 /// Two branches that part inside a block, with everything else that a fault could spoil.
 fn branches(fault: Fault) {
-    let config = CacheConfig::new(1, 1, 8).with_block_size(4).with_num_blocks(6).with_max_seq_len(16);
+    branches_of(CacheConfig::new(1, 1, 8).with_num_blocks(6), fault);
+}
+
+/// The same with a group of layers whose blocks have half the tokens, and see six of them.
+fn grouped_branches(fault: Fault) {
+    let layers = [LayerKind::new(1, 8), LayerKind::new(2, 8).with_window(6)];
+    branches_of(CacheConfig::of_layers(&layers).with_num_blocks(12), fault);
+}
+
+fn branches_of(config: CacheConfig, fault: Fault) {
+    let size = if config.layers().is_empty() { 4 } else { 2 };
+    let config = config.with_block_size(size).with_max_seq_len(16);
     let options = ManagerOptions::default().with_prefix_cache(true).with_clear_freed(true).with_events(true);
     let grow = |ops: &mut Vec<Op>, choice, tokens| ops.extend([Op::Reserve(vec![(choice, tokens)], true), Op::Commit]);
     let mut ops = vec![Op::CreateWith(vec![false; 10], 0)];
@@ -199,6 +227,25 @@ fn a_twin_of_a_block_stays_though_its_owner_cuts_it_off_if_the_block_behind_it_i
 #[test]
 fn branches_part_without_a_fault() {
     branches(Fault::None);
+    grouped_branches(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "wrong data")]
+fn a_copy_that_is_left_out_shows_in_groups() {
+    grouped_branches(Fault::NoCopies);
+}
+
+#[test]
+#[should_panic(expected = "somebody's old data")]
+fn a_block_that_is_not_cleared_is_noticed_in_groups() {
+    grouped_branches(Fault::NoClears);
+}
+
+#[test]
+#[should_panic(expected = "not uploaded")]
+fn a_table_of_another_group_that_is_not_uploaded_is_noticed() {
+    grouped_branches(Fault::NoOtherUpdates);
 }
 
 /// The shorter of two branches writes last, over tokens of the longer one, which gets its block back.

@@ -24,8 +24,8 @@ pub fn domain(number: u8) -> Domain {
 #[derive(Clone, Debug)]
 pub struct Seq {
     pub id: SeqId,
-    /// `None` where a block left the windows.
-    pub blocks: Vec<Option<u32>>,
+    /// Of every group; `None` where a block left its window.
+    pub blocks: Vec<Vec<Option<u32>>>,
     /// The value of every token in the cache.
     pub values: Vec<u64>,
     /// The tokens that it will have, as far as that was said; 1 follows.
@@ -35,7 +35,7 @@ pub struct Seq {
     pub known: usize,
     /// Leading tokens that were noted, to be told later.
     pub taken: usize,
-    /// Leading blocks that were entered into the registry.
+    /// Leading blocks of the first group that were entered into the registry.
     pub registered: usize,
     /// Leading blocks that came from there.
     pub found: usize,
@@ -46,6 +46,10 @@ pub struct Seq {
 }
 
 impl Seq {
+    pub fn has(&self, block: u32) -> bool {
+        self.blocks.iter().any(|table| table.contains(&Some(block)))
+    }
+
     pub fn len(&self) -> u32 {
         self.values.len() as u32
     }
@@ -73,17 +77,20 @@ pub struct Noted {
 pub struct Entry {
     pub block: u32,
     pub values: Vec<u64>,
-    /// Equal for duplicates that were there at the same time.
+    /// Equal for duplicates that were there at the same time, and for blocks of other groups that end in one of them.
     pub content: u64,
     pub parent: u64,
+    /// Its group, and which of several that end in one block of the first group.
+    pub seat: (usize, usize),
 }
 
 #[derive(Clone, Debug)]
 pub struct Grown {
     pub id: SeqId,
     pub tokens: u32,
-    pub source: Option<u32>,
-    pub blocks_before: Vec<Option<u32>>,
+    /// Of every group.
+    pub sources: Vec<Option<u32>>,
+    pub blocks_before: Vec<Vec<Option<u32>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -134,8 +141,24 @@ impl Model {
         }
     }
 
+    /// Tokens per block of the first group.
     pub fn block_size(&self) -> usize {
-        self.layout.block_size() as usize
+        self.size(0)
+    }
+
+    pub fn size(&self, group: usize) -> usize {
+        self.layout.groups()[group].block_size() as usize
+    }
+
+    pub fn num_groups(&self) -> usize {
+        self.layout.num_groups()
+    }
+
+    /// Columns of another group that end in a column of the first, each with its place among them.
+    pub fn ending_in(&self, column: usize, group: usize) -> Vec<(usize, usize)> {
+        let (size, own) = (self.block_size(), self.size(group));
+        let ends = (column * size + 1..=(column + 1) * size).filter(|end| end.is_multiple_of(own));
+        ends.enumerate().map(|(place, end)| (end / own - 1, place)).collect()
     }
 
     pub fn seq(&self, id: SeqId) -> Option<&Seq> {
@@ -152,8 +175,10 @@ impl Model {
 
     /// Sequences and copies of the open step that hold on to a block.
     pub fn owners(&self, block: u32) -> usize {
-        let tables = self.seqs.iter().filter(|seq| seq.blocks.contains(&Some(block))).count();
-        let sources = self.step.iter().flat_map(|step| &step.grown).filter(|grown| grown.source == Some(block)).count();
+        let tables = self.seqs.iter().filter(|seq| seq.has(block)).count();
+        let sources =
+            self.step.iter().flat_map(|step| &step.grown).filter(|grown| grown.sources.contains(&Some(block)));
+        let sources = sources.count();
         tables + sources
     }
 
@@ -179,11 +204,15 @@ impl Model {
         }
     }
 
-    /// Takes the blocks of a sequence from column `first` on away, the last one first.
-    pub fn cut_blocks(&mut self, id: SeqId, first: usize) {
-        while self.seq_mut(id).blocks.len() > first {
-            if let Some(block) = self.seq_mut(id).blocks.pop().unwrap() {
-                self.free_unowned(block);
+    /// Takes the blocks of a sequence away that its first `len` tokens do not need, the last one first, group by group; a
+    /// contiguous one keeps `least`.
+    pub fn cut_blocks(&mut self, id: SeqId, len: u32, least: usize) {
+        for group in 0..self.num_groups() {
+            let keep = (self.layout.groups()[group].blocks_for(len) as usize).max(least);
+            while self.seq_mut(id).blocks[group].len() > keep {
+                if let Some(block) = self.seq_mut(id).blocks[group].pop().unwrap() {
+                    self.free_unowned(block);
+                }
             }
         }
     }
@@ -242,10 +271,11 @@ impl Model {
         Ok(())
     }
 
-    /// The blocks that hold the start of a text.
-    pub fn find(&self, text: &[u32], domain: u8) -> Vec<Entry> {
+    /// The blocks of every group that hold the start of a text, as far as all groups can go on from there: the leading ones of
+    /// a window are not needed.
+    pub fn find(&self, text: &[u32], domain: u8) -> Vec<Vec<Option<Entry>>> {
         let size = self.block_size();
-        let (mut found, mut before, mut parent) = (Vec::new(), u64::from(domain) << 32, 0);
+        let (mut chain, mut before, mut parent) = (Vec::new(), u64::from(domain) << 32, 0);
         for tokens in
             text[..text.len().saturating_sub(1)].chunks_exact(size).take(self.layout.max_blocks_per_seq() as usize)
         {
@@ -259,9 +289,35 @@ impl Model {
                 break;
             };
             parent = entry.content;
-            found.push(entry.clone());
+            chain.push(entry.clone());
         }
-        found
+        let longest = (0..=chain.len()).rev().find_map(|columns| self.found_in_all(&chain[..columns]));
+        longest.expect("nothing is found everywhere")
+    }
+
+    fn found_in_all(&self, chain: &[Entry]) -> Option<Vec<Vec<Option<Entry>>>> {
+        let len = chain.len() * self.block_size();
+        let mut found = vec![chain.iter().cloned().map(Some).collect()];
+        for group in 1..self.num_groups() {
+            if len % self.size(group) > 0 {
+                return None;
+            }
+            let position = (len as u64).saturating_sub(self.options.window_slack().into());
+            let mut blocks = Vec::new();
+            for (at, reference) in chain.iter().enumerate() {
+                for (column, place) in self.ending_in(at, group) {
+                    let outside = self.is_outside(group, position, column);
+                    let seat = |entry: &&Entry| entry.content == reference.content && entry.seat == (group, place);
+                    let entry = self.registry.iter().find(seat).cloned().filter(|_| !outside);
+                    if entry.is_none() && !outside {
+                        return None;
+                    }
+                    blocks.push(entry);
+                }
+            }
+            found.push(blocks);
+        }
+        Some(found)
     }
 
     /// Enters the full blocks of a sequence, as far as its tokens are known.
@@ -271,56 +327,67 @@ impl Model {
             return;
         }
         loop {
-            let seq = self.seq(id).unwrap();
+            let seq = self.seq(id).unwrap().clone();
             let column = seq.registered;
             if (column + 1) * size > seq.known {
                 return;
             }
+            let content_of = |block| self.registry.iter().find(|entry| entry.block == block).unwrap().content;
             let parent = match column {
                 0 => 0,
-                _ => match seq.blocks[column - 1] {
-                    Some(before) => self.registry.iter().find(|entry| entry.block == before).unwrap().content,
+                _ => match seq.blocks[0][column - 1] {
+                    Some(before) => content_of(before),
                     None => return,
                 },
             };
             // Released before its ids came.
-            let Some(block) = seq.blocks[column] else {
+            let Some(block) = seq.blocks[0][column] else {
                 return;
             };
-            let values = seq.values[column * size..(column + 1) * size].to_vec();
+            let values = |at: usize, size: usize| seq.values[at * size..(at + 1) * size].to_vec();
             if !self.is_registered(block) {
-                let twin = self.registry.iter().position(|entry| entry.values == values && entry.parent == parent);
-                let (content, place) = match twin {
-                    Some(twin) => (self.registry[twin].content, twin + 1),
-                    None => {
-                        self.contents += 1;
-                        (self.contents, 0)
-                    }
-                };
-                self.registry.insert(place, Entry { block, values, content, parent });
+                let values = values(column, size);
+                let twin = self.registry.iter().find(|entry| entry.values == values && entry.parent == parent);
+                let content = twin.map_or(self.contents + 1, |twin| twin.content);
+                self.contents = self.contents.max(content);
+                self.enter(Entry { block, values, content, parent, seat: (0, 0) });
+            }
+            let content = self.registry.iter().find(|entry| entry.block == block).unwrap().content;
+            for group in 1..self.num_groups() {
+                for (column, place) in self.ending_in(column, group) {
+                    let Some(block) = seq.blocks[group][column].filter(|&block| !self.is_registered(block)) else {
+                        continue;
+                    };
+                    let values = values(column, self.size(group));
+                    self.enter(Entry { block, values, content, parent: u64::MAX, seat: (group, place) });
+                }
             }
             self.seq_mut(id).registered += 1;
         }
     }
 
-    fn widest_window(&self) -> Option<u64> {
-        self.layout.window().filter(|_| self.layout.paged()).map(u64::from)
+    /// Puts an entry behind the first of its twins.
+    fn enter(&mut self, entry: Entry) {
+        let twin = self.registry.iter().position(|known| (known.content, known.seat) == (entry.content, entry.seat));
+        self.registry.insert(twin.map_or(0, |twin| twin + 1), entry);
     }
 
     /// Whether the query at `position`, and so all later ones, cannot see the block in `column`.
-    pub fn is_outside(&self, position: u64, column: usize) -> bool {
-        let last_key = ((column + 1) * self.block_size() - 1) as u64;
-        self.widest_window().is_some_and(|window| position >= last_key && position - last_key >= window)
+    pub fn is_outside(&self, group: usize, position: u64, column: usize) -> bool {
+        let last_key = ((column + 1) * self.size(group) - 1) as u64;
+        let window = self.layout.groups()[group].window().filter(|_| self.layout.paged());
+        window.is_some_and(|window| position >= last_key && position - last_key >= window.into())
     }
 
     /// Takes the blocks away that the queries behind a sequence cannot see, even if it is cut by the slack.
     pub fn release_outside(&mut self, id: SeqId) {
-        let seq = self.seq(id).unwrap();
-        let position = u64::from(seq.len().saturating_sub(self.options.window_slack()));
-        for column in (0..seq.blocks.len()).rev() {
-            let outside = self.is_outside(position, column);
-            if let Some(block) = self.seq_mut(id).blocks[column].take_if(|_| outside) {
-                self.free_unowned(block);
+        let position = u64::from(self.seq(id).unwrap().len().saturating_sub(self.options.window_slack()));
+        for group in 0..self.num_groups() {
+            for column in (0..self.seq(id).unwrap().blocks[group].len()).rev() {
+                let outside = self.is_outside(group, position, column);
+                if let Some(block) = self.seq_mut(id).blocks[group][column].take_if(|_| outside) {
+                    self.free_unowned(block);
+                }
             }
         }
     }

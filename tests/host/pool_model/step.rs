@@ -30,19 +30,21 @@ impl Harness {
             if new_tokens == 0 {
                 continue;
             }
-            let column = (len / layout.block_size()) as usize;
-            if let Some(&Some(block)) = seq.blocks.get(column) {
-                let owners = tables.iter().filter(|(_, table)| table.contains(&Some(block))).count();
-                let longer_left = left.iter().any(|&(other, longer)| other == block && longer > len);
-                if owners > 1 || model.is_registered(block) || longer_left {
-                    needed += 1;
-                    left.push((block, len));
-                    let own = tables.iter_mut().find(|(other, _)| *other == id).unwrap();
-                    own.1[column] = Some(u32::MAX);
+            for (group, group_layout) in layout.groups().iter().enumerate() {
+                let column = len as usize / model.size(group);
+                if let Some(&Some(block)) = seq.blocks[group].get(column) {
+                    let owners = tables.iter().filter(|(_, tables)| tables[group].contains(&Some(block))).count();
+                    let longer_left = left.iter().any(|&(other, longer)| other == block && longer > len);
+                    if owners > 1 || model.is_registered(block) || longer_left {
+                        needed += 1;
+                        left.push((block, len));
+                        let own = tables.iter_mut().find(|(other, _)| *other == id).unwrap();
+                        own.1[group][column] = Some(u32::MAX);
+                    }
                 }
+                let blocks = group_layout.blocks_for(len + new_tokens) as usize;
+                needed += blocks.saturating_sub(seq.blocks[group].len());
             }
-            let blocks = layout.blocks_for(len + new_tokens) as usize;
-            needed += blocks.saturating_sub(seq.blocks.len());
         }
         let free = model.free.len() as u32;
         if needed > free as usize {
@@ -80,27 +82,29 @@ impl Harness {
         let mut taken = taken.into_iter();
         for &(id, tokens) in requests.iter().filter(|&&(_, tokens)| tokens > 0) {
             let seq = model.seq(id).unwrap().clone();
-            let (column, mut source) = ((seq.len() / model.layout.block_size()) as usize, None);
-            if let Some(&Some(block)) = seq.blocks.get(column) {
-                let owners = model.seqs.iter().filter(|seq| seq.blocks.contains(&Some(block))).count();
-                // Should the step be abandoned, the longer one gets its block back.
-                let longer_left =
-                    model.step.as_ref().unwrap().grown.iter().any(|grown: &Grown| {
-                        grown.source == Some(block) && model.seq(grown.id).unwrap().len() > seq.len()
+            let mut sources = vec![None; model.num_groups()];
+            for group in 0..model.num_groups() {
+                let column = seq.len() as usize / model.size(group);
+                if let Some(&Some(block)) = seq.blocks[group].get(column) {
+                    let owners = model.seqs.iter().filter(|seq| seq.has(block)).count();
+                    // Should the step be abandoned, the longer one gets its block back.
+                    let longer_left = model.step.as_ref().unwrap().grown.iter().any(|grown: &Grown| {
+                        grown.sources.contains(&Some(block)) && model.seq(grown.id).unwrap().len() > seq.len()
                     });
-                if owners > 1 || model.is_registered(block) || longer_left {
-                    let target = taken.next().unwrap();
-                    model.seq_mut(id).blocks[column] = Some(target);
-                    model.step.as_mut().unwrap().copies.push((block, target));
-                    source = Some(block);
+                    if owners > 1 || model.is_registered(block) || longer_left {
+                        let target = taken.next().unwrap();
+                        model.seq_mut(id).blocks[group][column] = Some(target);
+                        model.step.as_mut().unwrap().copies.push((block, target));
+                        sources[group] = Some(block);
+                    }
+                }
+                let blocks = model.layout.groups()[group].blocks_for(seq.len() + tokens) as usize;
+                while model.seq(id).unwrap().blocks[group].len() < blocks {
+                    model.seq_mut(id).blocks[group].push(taken.next());
                 }
             }
-            let blocks = model.layout.blocks_for(seq.len() + tokens) as usize;
-            while model.seq(id).unwrap().blocks.len() < blocks {
-                model.seq_mut(id).blocks.push(taken.next());
-            }
             let blocks_before = seq.blocks;
-            model.step.as_mut().unwrap().grown.push(Grown { id, tokens, source, blocks_before });
+            model.step.as_mut().unwrap().grown.push(Grown { id, tokens, sources, blocks_before });
         }
         assert_eq!(taken.next(), None);
         let copies: Vec<_> = self.plan.copies().iter().map(|copy| (copy.source.get(), copy.target.get())).collect();
@@ -122,23 +126,25 @@ impl Harness {
         fresh.retain(|_| model.options.clear_freed());
         self.device.prepare(&self.plan, &fresh);
 
-        let (mut positions, mut slots) = (self.plan.positions().iter(), self.plan.slots().iter());
+        let mut positions = self.plan.positions().iter();
+        let mut slots: Vec<_> = self.plan.groups().iter().map(|group| group.slots().iter()).collect();
         let mut values = Vec::new();
         for grown in &step.grown {
             let mut seq = model.seq(grown.id).unwrap().clone();
             let first = seq.len();
             for position in first..first + grown.tokens {
                 assert_eq!(positions.next(), Some(&(position as i32)));
-                let column = (position / layout.block_size()) as usize;
-                let block =
-                    self.device.tables[grown.id.index() as usize * layout.max_blocks_per_seq() as usize + column];
-                assert_eq!(Some(block), seq.blocks[column], "not uploaded");
-                assert_eq!(slots.next(), Some(&(block * layout.block_size() + position % layout.block_size())));
+                for (group, layout) in layout.groups().iter().enumerate() {
+                    let (size, columns) = (layout.block_size(), layout.max_blocks_per_seq());
+                    let block = self.device.tables[group][(grown.id.index() * columns + position / size) as usize];
+                    assert_eq!(Some(block), seq.blocks[group][(position / size) as usize], "not uploaded");
+                    assert_eq!(slots[group].next(), Some(&(block * size + position % size)));
+                }
                 seq.values.push(seq.next_value());
             }
             values.push(seq.values[first as usize..].to_vec());
         }
-        assert_eq!((positions.next(), slots.next()), (None, None));
+        assert!(positions.next().is_none() && slots.iter_mut().all(|slots| slots.next().is_none()));
         self.device.append(&self.plan, &values.concat());
         values
     }
@@ -163,8 +169,8 @@ impl Harness {
             model.bear(grown.id, grown.tokens as usize);
             // The copy's source is let go.
             model.step.as_mut().unwrap().grown.remove(0);
-            if let Some(source) = grown.source {
-                model.free_unowned(source);
+            for source in grown.sources.iter().flatten() {
+                model.free_unowned(*source);
                 model.copies += 1;
             }
             model.register(grown.id);

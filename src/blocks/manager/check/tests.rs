@@ -1,6 +1,6 @@
 use super::*;
 use crate::blocks::{Domain, ManagerOptions, SeqId};
-use crate::config::CacheConfig;
+use crate::config::{CacheConfig, LayerKind};
 use crate::plan::{Schedule, StepPlan};
 
 /// A manager with two texts that share their first block, a fork, something cached, and an open step with a copy.
@@ -101,4 +101,51 @@ fn a_broken_prefix_index_is_found() {
         index.forget(BlockId::of_pool(1));
     });
     assert_eq!(what(unlinked), "its sequence takes it for registered");
+}
+
+/// The same with a group of layers that see 16 tokens beside those that see everything.
+fn after_in_groups(corrupt: impl FnOnce(&mut CacheManager, usize)) -> Result<(), InvariantError> {
+    let kind = LayerKind::new(1, 8);
+    let config = CacheConfig::of_layers(&[kind, kind.with_window(16)]).with_num_blocks(16);
+    let layout = config.with_max_seq_len(160).with_max_sequences(8).layout().unwrap();
+    let mut cache = CacheManager::with_options(&layout, &ManagerOptions::default().with_prefix_cache(true)).unwrap();
+    let mut plan = StepPlan::new(Schedule::default());
+    let (seq, text) = (cache.create_sequence().unwrap(), (0..50).collect::<Vec<u32>>());
+    cache.reserve_tokens(&[(seq, &text)], &mut plan).unwrap();
+    cache.commit(&mut plan).unwrap();
+    assert_eq!(cache.check_invariants(), Ok(()));
+    corrupt(&mut cache, seq.index() as usize);
+    cache.check_invariants()
+}
+
+#[test]
+fn what_is_wrong_in_one_group_of_several_is_found() {
+    // Full: blocks 0 to 3; windowed: 4 to 7, of which 4 and 5 left the window.
+    let found = after_in_groups(|cache, row| {
+        let block = cache.groups[0].tables.row(row as u32)[0];
+        cache.groups[1].tables.row_mut(row as u32)[2] = block;
+        cache.store.retain_all(&[block]);
+        cache.store.give_back(BlockId::of_pool(6));
+    });
+    assert_eq!(found, Err(InvariantError::Groups { block: BlockId::of_pool(0), first: 0, second: 1 }));
+    let found = after_in_groups(|cache, _| cache.store.give_back(BlockId::of_pool(7)));
+    assert_eq!(found, Err(InvariantError::Owners { block: BlockId::of_pool(7), stored: 0, counted: 1 }));
+    let name = |found| match found {
+        Err(InvariantError::Sequence { what, .. } | InvariantError::Prefix { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    let found = after_in_groups(|cache, row| cache.groups[1].states[row].num_blocks -= 1);
+    assert_eq!(name(found), "the number of its blocks");
+    let found = after_in_groups(|cache, row| cache.groups[1].states[row].released = 1);
+    assert_eq!(name(found), "the number of released entries");
+    // A block that is found by the tokens of another column.
+    let found = after_in_groups(|cache, _| {
+        let prefix = cache.store.parts().0.as_mut().unwrap();
+        let (block, other) = (BlockId::of_pool(6), BlockId::of_pool(0));
+        let seat = prefix.seat(block).unwrap();
+        prefix.unlink(block);
+        prefix.forget(block);
+        prefix.attach(block, other, seat);
+    });
+    assert_eq!(name(found), "it is attached to something else than its sequence holds");
 }
