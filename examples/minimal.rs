@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Every token of the prompt has seen those before it, and the decoded one has seen them all.
     let inv_freq = inverse_frequencies(500_000.0, HEADS.head_dim);
-    let text = text.rotated(&Rotary { interleaved: false, inv_freq: &inv_freq, offset: 0 });
+    let text = text.rotated(&Rotary::new(false, &inv_freq));
     let mut worst = 0.0_f64;
     for (token, got) in (0..).zip(outputs.chunks(HEADS.query_len())) {
         // A rotated key that lies between two numbers in f16 may be rounded to either.

@@ -3,16 +3,18 @@
 //           where the format has scales, for these depend on many elements; folded into x and y
 // Shapes    row-major
 //   step     header and slots [num_tokens]                         u32   SKIP_SLOT is padding: nothing is written;
-//            positions [num_tokens] where K is turned              i32
+//            positions [num_tokens], or [num_tokens, 3], where K is turned
 //   k        [num_tokens, heads of the layer, HEAD_DIM]            f32, or f16 in pairs, read as bits; tokens have a stride
 //   v        [num_tokens, heads of the layer, V_HEAD_DIM]          the same
 //   k_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, K_ROW_UNITS]   16-byte units in the storage format
 //   v_pool   [num_blocks, num_kv_heads, BLOCK_SIZE, V_ROW_UNITS]   16-byte units in the storage format
+//   rotations, norm_weights   see common/rotary.wgsl and common/norm_rms.wgsl
 // Elements between HEAD_DIM and the end of the last unit are written as zeros, so that no row holds old bits. A row is
 // whole units in every format: no word is shared by two tokens, and none is read before it is written.
-// An invocation takes fewer than 4,000 loop rounds: two for each of 2 · 512 elements, and a few for each word.
+// An invocation takes fewer than 4,000 loop rounds: two for each of 2 · 512 elements, and a few for each word; a norm takes
+// 128 more.
 // Twin      src/formats/row.rs: encode_row      Source  slot_mapping of vLLM's reshape_and_cache
-// Needs     begin_token(header, token, k_begin) and source_bits(is_v, at), from common/source_plain.wgsl or source_rotary.wgsl
+// Needs     begin_token(header, token, k_begin) and source_bits(is_v, at), from common/source_plain.wgsl or source_rows.wgsl
 // const     BLOCK_SIZE, IO_PER_WORD, ROW_LANES and those of common/kv_store.wgsl, prepended by the host
 
 const SKIP_SLOT: u32 = 0xffffffffu;
@@ -24,8 +26,8 @@ struct AppendParams {
     k_stride: u32,       // words from one token to the next
     v_base: u32,         // the same of V
     v_stride: u32,
-    padding_0: u32,
-    padding_1: u32,
+    norm_base: u32,      // words before the weights of K's norm
+    norm_eps: f32,
 }
 
 @group(1) @binding(0) var<storage, read_write> k_pool: array<vec4<u32>>;
@@ -34,11 +36,14 @@ struct AppendParams {
 @group(2) @binding(1) var<storage, read> k: array<u32>;
 @group(2) @binding(2) var<storage, read> v: array<u32>;
 
-// An element as it was given.
-fn given_bits(is_v: bool, at: u32) -> u32 {
-    let word = at / IO_PER_WORD;
-    if (is_v) { return io_bits(v[word], at); }
-    return io_bits(k[word], at);
+// An element of K as it was given.
+fn row_element(at: u32) -> u32 {
+    return io_bits(k[at / IO_PER_WORD], at);
+}
+
+// The same of V.
+fn v_element(at: u32) -> u32 {
+    return io_bits(v[at / IO_PER_WORD], at);
 }
 
 fn put_unit(is_v: bool, at: u32, unit: vec4<u32>) {

@@ -33,8 +33,9 @@
 //!
 //! # Where to find a kernel
 //!
-//! [`KvCache::append`] records the kernels that an [`AppendSpec`] asks for, rotary embedding included, and
-//! [`KvCache::attend`] those of an [`AttentionSpec`]; `shaders/` holds each in a file by its name. A
+//! [`KvCache::append`] records the kernels that an [`AppendSpec`] asks for, norm and rotary embedding included, and
+//! [`KvCache::attend`] those of an [`AttentionSpec`]; `shaders/` holds each in a file by its name. [`rope`] reads how a
+//! model rotates from its `config.json`. A
 //! [`StepPlan`] tells them what to do. [`gpu::StateMerger`] joins attention over two sets of keys.
 //!
 //! # Two doors
@@ -56,6 +57,7 @@ mod ids;
 pub mod layout;
 pub mod plan;
 pub mod reference;
+pub mod rope;
 mod setters;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -63,6 +65,6 @@ pub mod testkit;
 // What an engine needs for a step.
 pub use blocks::{CacheManager, SeqId};
 pub use config::CacheConfig;
-pub use gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, GpuError, KvCache, RotarySpec, RotaryStyle};
+pub use gpu::{AppendIo, AppendSpec, AttentionIo, AttentionSpec, GpuError, KvCache, QueryIo, RotarySpec, RotaryStyle};
 pub use plan::StepPlan;
 pub use wgpu;

@@ -9,12 +9,14 @@
 
 mod compare;
 mod merge;
+mod norm;
 mod rotary;
 mod scoring;
 
 pub use compare::{Mismatch, compare, max_error};
 pub use merge::merge_states;
-pub use rotary::{Rotary, inverse_frequencies, rotate};
+pub use norm::rms_norm;
+pub use rotary::{Rotary, inverse_frequencies, rotate, rotate_by_axis};
 pub use scoring::{QueryRow, Scoring};
 
 /// Head counts and widths of one attention layer.

@@ -13,6 +13,7 @@
 //   merges     [num_merges]          Merge: queries whose result is merged from partials
 //   members                    u32   the queries of the query tiles
 //   cu_seqlens [num_requests + 1], last_rows [num_last_rows]   for engines, as is the header up to num_updates
+//   axes       [num_queries, 3] u32   positions of each query in time, height and width, where the step has them
 
 const HEADER_WORDS: u32 = 18u;
 const NO_PARTIAL: u32 = 0xffffffffu;

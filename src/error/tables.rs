@@ -166,6 +166,18 @@ pub enum TableError {
         /// The second.
         second: u32,
     },
+    /// Rotations are computed for the positions of the cache only.
+    #[error("mrope_positions[{row}][{axis}] is {position}, outside 0..{limit}; raise max_seq_len")]
+    MropePosition {
+        /// The query token.
+        row: usize,
+        /// 0 for time, 1 for height, 2 for width.
+        axis: usize,
+        /// What the array held.
+        position: u32,
+        /// Positions of the cache: its `max_seq_len`.
+        limit: u32,
+    },
     /// The plan belongs to a reservation that would be lost.
     #[error("this plan holds an open step; commit or roll it back first")]
     StepOpen,

@@ -10,7 +10,7 @@ use crate::gpu::make::runtime_checks;
 use crate::gpu::ops::class_kernel::class_kernels;
 use crate::gpu::ops::spec::AttentionSpec;
 use crate::gpu::profile::DeviceProfile;
-use crate::gpu::value::ClearValue;
+use crate::gpu::value::{ClearValue, RotaryShape, RotaryStyle, RowChange};
 use crate::layout::KvLayout;
 use crate::plan::MAX_TILE_TOKENS;
 
@@ -60,10 +60,15 @@ pub fn kernel_texts(
     let kv = KvShape::of(layout);
     let schedule = profile.schedule(&kv);
     let variant = attention.variant();
+    // As in most models of today.
+    let rotary = RotaryShape { style: RotaryStyle::HalfSplit, dims: kv.head_dim / 2 * 2, sections: None };
+    let change = RowChange { norm: true, rotary: (rotary.dims > 0).then_some(rotary) };
     let others = [
         Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant },
         Kernel::MergeStates { io_format: variant.io_format },
-        Kernel::KvAppend { kv, io_format: variant.io_format, rotary: None },
+        Kernel::KvAppend { kv, io_format: variant.io_format, change: RowChange::default() },
+        Kernel::KvAppend { kv, io_format: variant.io_format, change },
+        Kernel::RotateQueries { head_dim: kv.head_dim, io_format: variant.io_format, change },
         Kernel::TableUpdate,
         Kernel::BlockCopy { kv },
         Kernel::BlockClear { kv, fill: ClearValue::default() },

@@ -48,6 +48,49 @@ pub enum RotaryStyle {
     HalfSplit,
 }
 
+/// Which pairs of a head are turned by which of a token's three positions: M-RoPE, for models that see images and videos.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MropeSections {
+    pairs: [u32; 3],
+    interleaved: bool,
+}
+
+impl MropeSections {
+    /// So many pairs for time, for height and for width, run after run: Hugging Face's `mrope_section`.
+    pub fn new(pairs: [u32; 3]) -> Self {
+        Self { pairs, interleaved: false }
+    }
+
+    crate::setters::setters! {
+        /// Sets whether the pairs are dealt out instead, as in Qwen3-VL (`mrope_interleaved`): of every three, one each for
+        /// time, height and width, as far as theirs reach; time has what is left.
+        with_interleaved(interleaved: bool);
+    }
+
+    /// The pairs for time, for height and for width.
+    pub fn pairs(&self) -> [u32; 3] {
+        self.pairs
+    }
+
+    /// Whether the pairs are dealt out.
+    pub fn is_interleaved(&self) -> bool {
+        self.interleaved
+    }
+
+    /// Whose position turns a pair: 0 for time, 1 for height, 2 for width.
+    pub fn axis(&self, pair: u32) -> usize {
+        let [time, height, width] = self.pairs;
+        let reaches = |pairs: u32| u64::from(pair) < 3 * u64::from(pairs);
+        match (self.interleaved, pair % 3) {
+            (false, _) if pair < time => 0,
+            (false, _) => 1 + usize::from(u64::from(pair) >= u64::from(time) + u64::from(height)),
+            (true, 1) if reaches(height) => 1,
+            (true, 2) if reaches(width) => 2,
+            (true, _) => 0,
+        }
+    }
+}
+
 /// What a kernel that rotates is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RotaryShape {
@@ -55,6 +98,8 @@ pub(crate) struct RotaryShape {
     pub style: RotaryStyle,
     /// How many elements of a head are rotated.
     pub dims: u32,
+    /// Which position turns which pair, if there are three.
+    pub sections: Option<MropeSections>,
 }
 
 impl fmt::Display for RotaryShape {
@@ -63,7 +108,33 @@ impl fmt::Display for RotaryShape {
             RotaryStyle::Interleaved => "interleaved",
             RotaryStyle::HalfSplit => "half-split",
         };
-        write!(f, "{style}{}", self.dims)
+        write!(f, "{style}{}", self.dims)?;
+        let Some(MropeSections { pairs: [time, height, width], interleaved }) = self.sections else { return Ok(()) };
+        write!(f, " {}{time}-{height}-{width}", if interleaved { "dealt" } else { "sections" })
+    }
+}
+
+/// What becomes of a row of K, or of a query, before it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct RowChange {
+    /// It is divided by its root mean square and weighted; first.
+    pub norm: bool,
+    /// Its pairs are turned.
+    pub rotary: Option<RotaryShape>,
+}
+
+impl RowChange {
+    /// Whether nothing becomes of it.
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for RowChange {
+    /// Each after a space.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.norm { " norm" } else { "" })?;
+        self.rotary.map_or(Ok(()), |rotary| write!(f, " {rotary}"))
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct StepWork {
     pub(super) bytes: u64,
     pub(super) num_rows: u32,
     pub(super) num_tokens: u32,
+    /// Whether its queries have positions in time, height and width.
+    pub(super) has_mrope: bool,
     pub(super) classes: [ClassWork; TILE_CLASSES],
     pub(super) num_merges: u32,
     merge_reaches: Vec<Reach>,
@@ -51,6 +53,7 @@ impl StepWork {
         self.bytes = plan.group_bytes(0);
         self.num_rows = plan.num_rows();
         self.num_tokens = plan.num_tokens();
+        self.has_mrope = !plan.mrope_positions().is_empty();
         for (class, work) in self.classes.iter_mut().enumerate() {
             work.num_items = group.num_items(class);
             work.max_item_keys = group.max_item_keys(class);

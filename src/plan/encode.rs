@@ -74,7 +74,7 @@ impl StepPlan {
     }
 
     /// Replaces `out` by the words of a group for the device: header, classes, positions, slots, updates, copies, clears,
-    /// inline tables, query tiles, merges, members, first and last rows.
+    /// inline tables, query tiles, merges, members, first and last rows, positions in time, height and width.
     pub(crate) fn encode(&self, group: usize, out: &mut Vec<u32>) {
         let (part, laid) = (&self.parts[group], self.parts[group].tiling.laid());
         let (copies, clears) = self.changes(group);
@@ -94,11 +94,13 @@ impl StepPlan {
         out.extend_from_slice(&laid.members);
         out.extend_from_slice(&self.cu_seqlens_q);
         out.extend_from_slice(&self.last_rows);
+        out.extend_from_slice(self.mrope_positions.as_flattened());
     }
 
     /// Bytes that the words of a group take.
     pub(crate) fn group_bytes(&self, group: usize) -> u64 {
-        4 * (u64::from(self.header(group).last_rows_base) + self.last_rows.len() as u64)
+        let behind = self.last_rows.len() + self.mrope_positions.as_flattened().len();
+        4 * (u64::from(self.header(group).last_rows_base) + behind as u64)
     }
 
     /// Bytes that the step sends to the device, for all layers together.

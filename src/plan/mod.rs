@@ -10,6 +10,7 @@ mod append;
 mod dispatch;
 mod encode;
 mod group;
+mod mrope;
 mod raw;
 pub(crate) mod reach;
 mod schedule;
@@ -107,6 +108,9 @@ pub struct StepPlan {
     last_rows: Vec<u32>,
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
+    /// Of every row in time, height and width; empty where they were not told.
+    /// Of every row in time, height and width; empty where they were not told.
+    mrope_positions: Vec<[u32; 3]>,
     /// What belongs to one table each: at least one, and more than are in use if an earlier step had more.
     parts: Vec<GroupPlan>,
     num_groups: usize,
@@ -128,6 +132,7 @@ impl StepPlan {
             cu_seqlens_q: vec![0],
             last_rows: Vec::new(),
             positions: Vec::new(),
+            mrope_positions: Vec::new(),
             parts: vec![GroupPlan::default()],
             num_groups: 1,
             copies: Vec::new(),
@@ -147,6 +152,7 @@ impl StepPlan {
         self.cu_seqlens_q.truncate(1);
         self.last_rows.clear();
         self.positions.clear();
+        self.mrope_positions.clear();
         self.parts.iter_mut().for_each(GroupPlan::clear);
         self.num_groups = 1;
         self.copies.clear();

@@ -29,6 +29,7 @@ mod pipeline_cache;
 mod prefill;
 mod rotary;
 mod shards;
+mod shared_kv;
 mod snapshot;
 mod steps;
 mod swap;

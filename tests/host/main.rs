@@ -9,6 +9,7 @@ mod kept_buffers;
 mod late_ids;
 mod pool_model;
 mod recording;
+mod rope;
 mod serving_loop;
 mod steady_state;
 

@@ -4,7 +4,8 @@ use crate::allocations::{Askers, askers_during};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, KvCache, RotarySpec, RotaryStyle,
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, KvCache, MropeSections, RotarySpec,
+    RotaryStyle,
 };
 use wgpu_paged_attention::plan::StepPlan;
 use wgpu_paged_attention::testkit::Gpu;
@@ -21,8 +22,8 @@ struct Engine {
     appender: Appender,
     attention: Attention,
     batch: Vec<(SeqId, u32)>,
-    /// k, v, q, rotated, out
-    io: [wgpu::Buffer; 5],
+    /// k, v, q, rotated, out, weights
+    io: [wgpu::Buffer; 6],
 }
 
 impl Engine {
@@ -31,16 +32,16 @@ impl Engine {
         let config = CacheConfig::new(LAYERS, 2, 8).with_max_seq_len(context + 100).with_num_blocks(context);
         let layout = config.layout().unwrap();
         let cache = KvCache::new(&gpu.device, &layout).unwrap();
-        let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 8);
+        let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 8).with_sections(MropeSections::new([2, 1, 1]));
         let (mut manager, mut plan) = (CacheManager::new(&layout).unwrap(), cache.new_plan());
         let batch: Vec<_> = (0..3).map(|_| (manager.create_sequence().unwrap(), 1)).collect();
         for &(seq, _) in &batch {
             manager.reserve(&[(seq, context)], &mut plan).unwrap();
             manager.commit(&mut plan).unwrap();
         }
-        let io = ["k", "v", "q", "rotated", "out"].map(|label| gpu.storage(label, &[0.0_f32; 3 * 4 * 8]));
+        let io = ["k", "v", "q", "rotated", "out", "weights"].map(|label| gpu.storage(label, &[0.0_f32; 3 * 4 * 8]));
         Self {
-            appender: cache.appender(AppendSpec::for_attention(&spec).with_rotary(rotary)).unwrap(),
+            appender: cache.appender(AppendSpec::for_attention(&spec).with_qk_norm(1e-6).with_rotary(rotary)).unwrap(),
             attention: cache.attention(spec).unwrap(),
             gpu,
             cache,
@@ -54,14 +55,16 @@ impl Engine {
     /// A whole step, submitted as soon as it is recorded; `also` is done in the middle of it.
     fn step(&mut self, also: impl FnOnce(&KvCache)) -> Askers {
         self.manager.reserve(&self.batch, &mut self.plan).unwrap();
-        let [k, v, q, rotated, out] = self.io.each_ref().map(|buffer| buffer.slice(..));
+        let [k, v, q, rotated, out, weights] = self.io.each_ref().map(|buffer| buffer.slice(..));
         let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
         let mut commands = None;
+        let positions = [[1, 2, 3]; 3];
         let askers = askers_during(|| {
+            self.plan.set_mrope_positions(&positions[..self.plan.num_rows() as usize]).unwrap();
             let step = self.cache.begin_step(&mut encoder, &self.plan).unwrap();
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for layer in 0..LAYERS {
-                let io = AppendIo::new(k, v).with_queries(q, rotated);
+                let io = AppendIo::new(k, v).with_queries(q, rotated).with_k_norm(weights).with_q_norm(weights);
                 self.cache.append(&mut pass, &self.appender, &step, layer, io).unwrap();
                 let io = AttentionIo::new(rotated, out);
                 self.cache.attend(&mut pass, &self.attention, &step, layer, io).unwrap();

@@ -124,7 +124,7 @@ fn run_paged(
 /// What a text should give, in f64.
 fn expected(layer: &Layer, text: &[f32]) -> Vec<f64> {
     let inv_freq = inverse_frequencies(ROPE_BASE, HEAD_DIM);
-    let rotary = Rotary { interleaved: false, inv_freq: &inv_freq, offset: 0 };
+    let rotary = Rotary::new(false, &inv_freq);
     let rows = text.chunks(HIDDEN).map(|x| layer.qkv.on_host(&x.iter().map(|&x| x.into()).collect::<Vec<_>>()));
     let rotated = rows.zip(0..).map(|(row, position)| {
         let (turned, v) = row.split_at(Q_WIDTH + KV_WIDTH);

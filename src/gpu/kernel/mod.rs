@@ -26,7 +26,7 @@ use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{KvShape, LaneComm};
 use crate::gpu::kernel::unroll::unroll;
 use crate::gpu::kernel::variant::{IoFormat, Variant};
-use crate::gpu::value::{ClearValue, ExternalLayout, RotaryShape};
+use crate::gpu::value::{ClearValue, ExternalLayout, RowChange};
 
 /// Invocations in a workgroup of a kernel that serves one item per invocation.
 pub(crate) const ITEM_LANES: u32 = 64;
@@ -38,10 +38,10 @@ pub(crate) const MATRIX_FEATURES: wgpu::Features =
 /// A kernel together with everything its text is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
-    /// Writes the K and V rows of a step, of type `io_format`, into the pool; K may be rotated.
-    KvAppend { kv: KvShape, io_format: IoFormat, rotary: Option<RotaryShape> },
-    /// Rotates the queries of a step.
-    RotateQueries { head_dim: u32, io_format: IoFormat, rotary: RotaryShape },
+    /// Writes the K and V rows of a step, of type `io_format`, into the pool; K may be normed and rotated.
+    KvAppend { kv: KvShape, io_format: IoFormat, change: RowChange },
+    /// Norms and rotates the queries of a step.
+    RotateQueries { head_dim: u32, io_format: IoFormat, change: RowChange },
     /// Joins attention over two sets of keys.
     MergeStates { io_format: IoFormat },
     /// Brings the resident block tables up to date.
@@ -171,12 +171,9 @@ impl fmt::Display for Kernel {
             Self::TableUpdate => Ok(()),
             Self::BlockCopy { kv } => write!(f, " {kv}"),
             Self::BlockClear { kv, fill } => write!(f, " {kv} {fill}"),
-            Self::KvAppend { kv, io_format, rotary } => {
-                write!(f, " {kv} {}-io", io_format.name())?;
-                rotary.map_or(Ok(()), |rotary| write!(f, " {rotary}"))
-            }
-            Self::RotateQueries { head_dim, io_format, rotary } => {
-                write!(f, " d{head_dim} {}-io {rotary}", io_format.name())
+            Self::KvAppend { kv, io_format, change } => write!(f, " {kv} {}-io{change}", io_format.name()),
+            Self::RotateQueries { head_dim, io_format, change } => {
+                write!(f, " d{head_dim} {}-io{change}", io_format.name())
             }
             Self::MergeStates { io_format } => write!(f, " {}-io", io_format.name()),
             Self::PoolImport { kv, external } => write!(f, " {kv} from {external}"),

@@ -32,10 +32,10 @@ pub(crate) struct AppendParams {
     pub(crate) v_base: u32,
     /// Words from one token to the next.
     pub(crate) v_stride: u32,
-    /// Unused.
-    pub(crate) padding_0: u32,
-    /// Unused.
-    pub(crate) padding_1: u32,
+    /// Words before the weights of K's norm.
+    pub(crate) norm_base: u32,
+    /// What is added to the mean of the squares.
+    pub(crate) norm_eps: f32,
 }
 
 /// `RotateParams` of `shaders/rotate_queries.wgsl`.
@@ -52,12 +52,12 @@ pub(crate) struct RotateParams {
     pub(crate) rotated_base: u32,
     /// Words from one query to the next.
     pub(crate) rotated_stride: u32,
+    /// Words before the weights of the norm.
+    pub(crate) norm_base: u32,
+    /// What is added to the mean of the squares.
+    pub(crate) norm_eps: f32,
     /// Unused.
     pub(crate) padding_0: u32,
-    /// Unused.
-    pub(crate) padding_1: u32,
-    /// Unused.
-    pub(crate) padding_2: u32,
 }
 
 /// `StateParams` of `shaders/merge_states.wgsl`.

@@ -6,7 +6,7 @@ use crate::gpu::kernel::prefill_shape::PrefillShape;
 use crate::gpu::kernel::shape::{Constants, KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
-use crate::gpu::value::{ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
+use crate::gpu::value::{ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle, RowChange};
 
 /// The text of a file in `shaders/`.
 macro_rules! shader {
@@ -26,15 +26,15 @@ impl Kernel {
     fn constants(&self) -> Constants {
         let mut constants = Constants::default();
         match *self {
-            Self::KvAppend { kv, io_format, rotary } => {
+            Self::KvAppend { kv, io_format, change } => {
                 kv.add_to(&mut constants);
                 constants.set("IO_PER_WORD", io_format.per_word());
-                rotary.iter().for_each(|rotary| rotary.add_to(&mut constants));
+                change.add_to(&mut constants, 2);
             }
-            Self::RotateQueries { head_dim, io_format, rotary } => {
+            Self::RotateQueries { head_dim, io_format, change } => {
                 io_constants(io_format, &mut constants);
                 constants.set("HEAD_DIM", head_dim);
-                rotary.add_to(&mut constants);
+                change.add_to(&mut constants, 1);
             }
             Self::MergeStates { io_format } => {
                 io_constants(io_format, &mut constants);
@@ -78,18 +78,18 @@ impl Kernel {
     /// The texts behind `common/grid.wgsl`; the kernel itself is the last.
     fn texts(&self) -> Vec<&'static str> {
         match *self {
-            Self::KvAppend { kv, io_format, rotary } => {
-                let source = match rotary {
-                    Some(_) => vec![shader!("common/rotary"), shader!("common/source_rotary")],
-                    None => vec![shader!("common/source_plain")],
+            Self::KvAppend { kv, io_format, change } => {
+                let source = if change.is_none() {
+                    vec![shader!("common/source_plain")]
+                } else {
+                    [change.texts(), vec![shader!("common/source_rows")]].concat()
                 };
                 let step = vec![shader!("common/step"), shader!("common/paging"), shader!("common/kv_store")];
                 [step, store(kv.format), vec![io(io_format)], source, vec![shader!("kv_append")]].concat()
             }
-            Self::RotateQueries { io_format, .. } => {
+            Self::RotateQueries { io_format, change, .. } => {
                 let step = vec![shader!("common/step"), io(io_format)];
-                let rotate = vec![shader!("common/rotary"), shader!("rotate_queries")];
-                [step, store(io_format.kv_dtype()), rotate].concat()
+                [step, store(io_format.kv_dtype()), change.texts(), vec![shader!("rotate_queries")]].concat()
             }
             Self::MergeStates { io_format } => {
                 let merge = vec![shader!("common/softmax"), shader!("merge_states")];
@@ -134,10 +134,38 @@ impl Kernel {
     }
 }
 
+impl RowChange {
+    /// For a kernel whose bind group `group` ends with the rotations, if there are any, and the weights of the norm.
+    fn add_to(self, constants: &mut Constants, group: u32) {
+        if !self.is_none() {
+            constants.set("ROW_GROUP", group);
+        }
+        if self.norm {
+            constants.set("NORM_BINDING", 3 + u32::from(self.rotary.is_some()));
+        }
+        self.rotary.iter().for_each(|rotary| rotary.add_to(constants));
+    }
+
+    fn texts(self) -> Vec<&'static str> {
+        let norm = if self.norm { shader!("common/norm_rms") } else { shader!("common/norm_none") };
+        let rotary = match self.rotary {
+            None => vec![shader!("common/rotary_none")],
+            Some(RotaryShape { sections: None, .. }) => vec![shader!("common/rotary"), shader!("common/turns_one")],
+            Some(_) => vec![shader!("common/rotary"), shader!("common/turns_sections")],
+        };
+        [vec![norm], rotary].concat()
+    }
+}
+
 impl RotaryShape {
     fn add_to(self, constants: &mut Constants) {
         constants.set("ROTARY_DIMS", self.dims);
         constants.set_flag("INTERLEAVED", self.style == RotaryStyle::Interleaved);
+        let Some(sections) = self.sections else { return };
+        for (name, pairs) in ["SECTION_T", "SECTION_H", "SECTION_W"].into_iter().zip(sections.pairs()) {
+            constants.set(name, pairs);
+        }
+        constants.set_flag("SECTIONS_DEALT", sections.is_interleaved());
     }
 }
 

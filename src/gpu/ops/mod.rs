@@ -5,6 +5,7 @@ pub(super) mod attention;
 mod begin_step;
 mod blocks;
 pub(super) mod class_kernel;
+pub(super) mod queries;
 pub(super) mod resize;
 pub(super) mod rotary;
 pub(super) mod spec;

@@ -27,6 +27,9 @@ pub enum Verdict {
     /// The output is wrong.
     #[error("wrong output: {0}")]
     Output(Mismatch),
+    /// Rows of a pool are wrong.
+    #[error("wrong rows: {0}")]
+    Rows(&'static str),
     /// The log-sum-exp is wrong.
     #[error("wrong log-sum-exp: {0}")]
     Lse(Mismatch),

@@ -12,7 +12,7 @@ use crate::gpu::kernel::params::{AppendParams, AttentionParams, HeadTerms, Merge
 use crate::gpu::kernel::shape::{KvShape, Scoring};
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
-use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder};
+use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RowChange};
 use crate::layout::SKIP_SLOT;
 use crate::plan::{Merge, NO_PARTIAL, QueryTile, StepHeader, TILE_CLASSES, TableUpdate, TileClass};
 
@@ -47,7 +47,7 @@ fn assert_same_struct(kernel: &Kernel, name: &str, host: &[Member], host_bytes: 
 
 fn append_kernel() -> Kernel {
     let kv = KvShape { format: KvDtype::F16, head_dim: 64, v_head_dim: 64, block_size: 16 };
-    Kernel::KvAppend { kv, io_format: IoFormat::F32, rotary: None }
+    Kernel::KvAppend { kv, io_format: IoFormat::F32, change: RowChange::default() }
 }
 
 fn transfer_kernels() -> [Kernel; 2] {
@@ -123,8 +123,8 @@ fn uniforms_are_laid_out_as_on_the_host() {
         k_stride,
         v_base,
         v_stride,
-        padding_0,
-        padding_1,
+        norm_base,
+        norm_eps,
     });
     assert_same_struct(&append_kernel(), "AppendParams", &members, size_of::<AppendParams>());
 

@@ -6,7 +6,9 @@ use crate::gpu::kernel::attention_shape::{AttentionForm, AttentionShape};
 use crate::gpu::kernel::chunk_form::ChunkForm;
 use crate::gpu::kernel::shape::{KvShape, LaneComm, Scoring};
 use crate::gpu::kernel::variant::{IoFormat, Variant};
-use crate::gpu::value::{ExternalElement, ExternalLayout, ExternalOrder, RotaryShape, RotaryStyle};
+use crate::gpu::value::{
+    ExternalElement, ExternalLayout, ExternalOrder, MropeSections, RotaryShape, RotaryStyle, RowChange,
+};
 
 /// The forms that devices use: every subgroup size, and none.
 pub(super) const FORMS: [AttentionForm; 15] = [
@@ -162,7 +164,7 @@ pub(super) fn matrices(head_dim: u32, turn: usize, rows: u32) -> Kernel {
 
 fn append(format: KvDtype, head_dim: u32, v_head_dim: u32, block_size: u32) -> Kernel {
     let kv = KvShape { format, head_dim, v_head_dim, block_size };
-    Kernel::KvAppend { kv, io_format: IoFormat::F32, rotary: None }
+    Kernel::KvAppend { kv, io_format: IoFormat::F32, change: RowChange::default() }
 }
 
 /// Rows that are turned, rows in halves, and states that are merged.
@@ -172,11 +174,29 @@ fn with_rotary_or_states() -> Vec<Kernel> {
         kernels.push(Kernel::MergeStates { io_format });
         for style in [RotaryStyle::Interleaved, RotaryStyle::HalfSplit] {
             for (head_dim, dims) in [(2, 2), (80, 64), (512, 512)] {
-                let rotary = RotaryShape { style, dims };
-                kernels.push(Kernel::RotateQueries { head_dim, io_format, rotary });
-                for (format, rotary) in KvDtype::ALL.into_iter().zip([None, Some(rotary)].into_iter().cycle()) {
-                    let kv = KvShape { format, head_dim, v_head_dim: 64, block_size: 5 };
-                    kernels.push(Kernel::KvAppend { kv, io_format, rotary });
+                let pairs = dims / 2;
+                let sections = MropeSections::new([pairs - 2 * (pairs / 3), pairs / 3, pairs / 3]);
+                let turned = |sections| Some(RotaryShape { style, dims, sections });
+                let change = |norm, rotary| RowChange { norm, rotary };
+                let changes = [
+                    change(false, turned(None)),
+                    change(true, None),
+                    change(true, turned(Some(sections))),
+                    change(false, turned(Some(sections.with_interleaved(true)))),
+                    change(true, turned(None)),
+                ];
+                kernels.extend(changes.map(|change| Kernel::RotateQueries { head_dim, io_format, change }));
+                let none = [RowChange::default()];
+                for (at, (format, change)) in KvDtype::ALL
+                    .into_iter()
+                    .flat_map(|format| none.into_iter().chain(changes).map(move |change| (format, change)))
+                    .enumerate()
+                {
+                    // Half of the pairs with each type, and others with the next format.
+                    if (at + at / 6) % 2 == usize::from(io_format == IoFormat::F16) {
+                        let kv = KvShape { format, head_dim, v_head_dim: 64, block_size: 5 };
+                        kernels.push(Kernel::KvAppend { kv, io_format, change });
+                    }
                 }
             }
         }
