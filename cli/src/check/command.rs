@@ -9,8 +9,8 @@ use crate::common::{AdapterArgs, Failure, ProfileArgs, Progress, Status, TableAr
 pub const HELP: &str = "\
 Runs every storage format, paged and contiguous, with and without subgroups, on steps and heads that are easy to get
 wrong: decoding, prompts, mixed and speculative steps, shared prefixes, split rows, with options of attention drawn by the
-seed. Plants faults that must be noticed. On a software adapter, whose driver compiles slowly, the first full check takes
-minutes; later ones find its cache.
+seed; and appends that norm and rotate. Plants faults that must be noticed. On a software adapter, whose driver compiles
+slowly, the first full check takes minutes; later ones find its cache.
 
 Examples:
   paged-attention check

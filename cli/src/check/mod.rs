@@ -5,6 +5,7 @@
 
 pub mod command;
 mod report;
+mod rotations;
 mod scenarios;
 
 use std::convert::Infallible;
@@ -15,12 +16,15 @@ use std::time::Instant;
 use rand::Rng;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm};
-use wgpu_paged_attention::testkit::{Fault, Gpu, Scenario, Verdict, changed, in_parallel};
+use wgpu_paged_attention::testkit::{
+    Fault, Gpu, RotationFault, RotationScenario, Scenario, Verdict, changed, in_parallel,
+};
 
 use crate::report::Adapter;
 use crate::seed::rng_for;
 
 pub use report::{CheckReport, GroupReport, PlantedFault};
+pub use rotations::{planted_rotations, rotations};
 pub use scenarios::{CheckScene, scenarios};
 
 /// Queries of the chunks that a software device serves like a GPU.
@@ -122,19 +126,25 @@ struct Work {
     variant: Variant,
     scenarios: Vec<CheckScene>,
     faults: Vec<Fault>,
+    rotations: Vec<RotationScenario>,
+    planted_rotations: Vec<(RotationFault, RotationScenario)>,
 }
 
 impl Work {
     fn all(gpu: &Gpu, profile: &DeviceProfile, options: &CheckOptions) -> Vec<Self> {
         let work = |variant: Variant| {
             let (scenarios, faults) = (variant.scenarios(options), variant.faults());
-            Self { variant, scenarios, faults }
+            let rotates = variant.paged && variant.profile == *profile;
+            let rotations = if rotates { rotations(options, variant.format) } else { Vec::new() };
+            let planted = rotates && variant.format == KvDtype::F16;
+            let planted_rotations = if planted { planted_rotations().collect() } else { Vec::new() };
+            Self { variant, scenarios, faults, rotations, planted_rotations }
         };
         Variant::all(gpu, profile, options).into_iter().map(work).collect()
     }
 
     fn len(&self) -> usize {
-        self.scenarios.len() + self.faults.len()
+        self.scenarios.len() + self.faults.len() + self.rotations.len() + self.planted_rotations.len()
     }
 
     fn run(&self, gpu: &Gpu, seed: u64, begin: &dyn Fn(&str)) -> (GroupReport, Vec<PlantedFault>) {
@@ -145,11 +155,23 @@ impl Work {
             judge(gpu, variant, scenario, seed, fault)
         };
         let planted = CheckScene::for_faults(variant.format, variant.paged, variant.has_chunks());
-        let plant = |&fault: &Fault| PlantedFault::new(fault, variant, &answer(&planted, Some(fault)));
-        let self_test = self.faults.iter().map(plant).collect();
+        let plant = |&fault: &Fault| PlantedFault::new(fault.name(), variant, &answer(&planted, Some(fault)));
+        let mut self_test: Vec<_> = self.faults.iter().map(plant).collect();
+        let rotate = |scenario: &RotationScenario, fault: Option<RotationFault>| {
+            let planted = if fault.is_some() { ", planted fault" } else { "" };
+            begin(&format!("{scenario}{planted}"));
+            scenario.run(gpu, rng_for(&scenario.to_string(), seed).next_u64(), fault)
+        };
+        let plant = |(fault, scenario): &(RotationFault, _)| {
+            PlantedFault::new(fault.name(), variant, &rotate(scenario, Some(*fault)))
+        };
+        self_test.extend(self.planted_rotations.iter().map(plant));
         let mut group = GroupReport::new(variant);
         for scenario in &self.scenarios {
-            group.add(scenario, variant, &answer(scenario, None));
+            group.add(scenario.label(), &scenario.spec.seq_lens, variant, &answer(scenario, None));
+        }
+        for scenario in &self.rotations {
+            group.add(scenario.to_string(), &scenario.seq_lens, variant, &rotate(scenario, None));
         }
         (group, self_test)
     }
@@ -209,8 +231,6 @@ mod tests {
     use crate::report::Adapter;
     use wgpu_paged_attention::reference::Mismatch;
 
-    const QUICK: CheckOptions = CheckOptions { quick: true, every_form: false, seed: 1 };
-
     fn variant() -> Variant {
         let info = wgpu::AdapterInfo::new(wgpu::DeviceType::Other, wgpu::Backend::Noop);
         let profile = DeviceProfile::new(&info, wgpu::Features::empty(), &wgpu::Limits::default());
@@ -226,9 +246,9 @@ mod tests {
         let mut report = CheckReport::new(adapter, &CheckOptions { quick: false, every_form: false, seed: 1 });
         let variant = variant();
         let mut group = GroupReport::new(&variant);
-        group.add(&scenarios(&QUICK, KvDtype::F16, true, true, true)[0], &variant, &Ok(1e-7));
+        group.add("a scene".into(), &[3], &variant, &Ok(1e-7));
         report.groups.push(group);
-        report.self_test.push(PlantedFault::new(Fault::StrayBlock, &variant, &wrong()));
+        report.self_test.push(PlantedFault::new(Fault::StrayBlock.name(), &variant, &wrong()));
         report
     }
 
@@ -236,7 +256,7 @@ mod tests {
     fn a_mismatch_fails_the_check_and_survives_json() {
         let mut report = report();
         assert!(report.passed());
-        report.groups[0].add(&scenarios(&QUICK, KvDtype::F32, true, true, true)[0], &variant(), &wrong());
+        report.groups[0].add("another".into(), &[3], &variant(), &wrong());
         let failure = &report.groups[0].failures[0];
         assert_eq!((failure.index, failure.got, failure.want), (Some(3), None, Some(0.5)));
         assert_eq!((report.groups[0].scenes, report.groups[0].worst_error), (2, 1e-7));
@@ -248,7 +268,7 @@ mod tests {
     fn a_blind_check_fails() {
         let mut blind = report();
         for unnoticed in [Ok(0.0), Err(Verdict::Lost)] {
-            blind.self_test = vec![PlantedFault::new(Fault::StrayBlock, &variant(), &unnoticed)];
+            blind.self_test = vec![PlantedFault::new(Fault::StrayBlock.name(), &variant(), &unnoticed)];
             assert!(!blind.passed(), "{unnoticed:?}");
         }
         blind.self_test.clear();

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use wgpu_paged_attention::reference::Mismatch;
-use wgpu_paged_attention::testkit::{Fault, Verdict};
+use wgpu_paged_attention::testkit::Verdict;
 
-use super::{Answer, CheckOptions, CheckScene, Variant};
+use super::{Answer, CheckOptions, Variant};
 use crate::common::Report;
 use crate::html::{Page, Section};
 use crate::report::fmt::{count, error};
@@ -180,28 +180,31 @@ impl GroupReport {
         }
     }
 
-    pub(super) fn add(&mut self, scene: &CheckScene, variant: &Variant, answer: &Answer) {
+    pub(super) fn add(&mut self, scene: String, seq_lens: &[u32], variant: &Variant, answer: &Answer) {
         self.scenes += 1;
         match answer {
             Ok(error) => self.worst_error = self.worst_error.max(*error),
-            Err(verdict) => self.failures.push(SceneFailure::new(scene, variant.label(), verdict)),
+            Err(verdict) => self.failures.push(SceneFailure::new(scene, seq_lens, variant.label(), verdict)),
         }
     }
 }
 
 impl PlantedFault {
     /// Only a wrong output is a fault noticed: a refusal never saw it.
-    pub(super) fn new(fault: Fault, variant: &Variant, answer: &Answer) -> Self {
+    pub(super) fn new(fault: &str, variant: &Variant, answer: &Answer) -> Self {
         let (noticed, answer) = match answer {
             Ok(error) => (false, format!("taken for right, largest error {error:e}")),
-            Err(verdict) => (matches!(verdict, Verdict::Output(_) | Verdict::Lse(_)), verdict.to_string()),
+            Err(verdict) => {
+                let noticed = matches!(verdict, Verdict::Output(_) | Verdict::Lse(_) | Verdict::Rows(_));
+                (noticed, verdict.to_string())
+            }
         };
-        Self { fault: fault.name().to_owned(), kernel: variant.label(), noticed, answer }
+        Self { fault: fault.to_owned(), kernel: variant.label(), noticed, answer }
     }
 }
 
 impl SceneFailure {
-    fn new(scene: &CheckScene, kernel: String, verdict: &Verdict) -> Self {
+    fn new(scene: String, seq_lens: &[u32], kernel: String, verdict: &Verdict) -> Self {
         let finite = |value: f64| value.is_finite().then_some(value);
         let (index, got, want, tolerance) = match verdict {
             Verdict::Output(Mismatch::Value { index, got, want, tolerance })
@@ -210,7 +213,7 @@ impl SceneFailure {
             }
             _ => (None, None, None, None),
         };
-        let (scene, seq_lens) = (scene.label(), scene.spec.seq_lens.clone());
+        let seq_lens = seq_lens.to_vec();
         Self { kernel, scene, seq_lens, error: verdict.to_string(), index, got, want, tolerance }
     }
 }

@@ -491,6 +491,11 @@ fn x11_the_longest_context_includes_what_stretches_it() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 1024});
     assert_eq!(length(llama3), 8192, "of the stretched length already");
     assert_eq!(length(json!({"type": "su", "long_factor": [1.0]})), 8192);
+    assert_eq!(length(json!({"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": true})), 8192);
+    let local = json!({"rope_type": "default", "rope_theta": 10_000.0});
+    let global = json!({"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0});
+    let by_layers = json!({"sliding_attention": local, "full_attention": global});
+    assert_eq!(parse(&with(llama(), &[("rope_parameters", by_layers)])).unwrap().max_seq_len, 8192);
     let text = without(llama(), "max_position_embeddings").to_string();
     let asked = hub::parse(text.as_bytes(), "config.json", None, Some(77)).unwrap();
     assert_eq!((asked.max_seq_len, asked.note), (77, None));
