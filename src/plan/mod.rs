@@ -109,7 +109,6 @@ pub struct StepPlan {
     /// Of every row in its sequence; negative where a sequence brings more queries than it has tokens.
     positions: Vec<i32>,
     /// Of every row in time, height and width; empty where they were not told.
-    /// Of every row in time, height and width; empty where they were not told.
     mrope_positions: Vec<[u32; 3]>,
     /// What belongs to one table each: at least one, and more than are in use if an earlier step had more.
     parts: Vec<GroupPlan>,
