@@ -5,7 +5,7 @@ use wgpu_paged_attention::blocks::CacheManager;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::gpu::{
     AppendIo, AppendSpec, AttentionIo, AttentionSpec, BlockPair, ClearValue, DeviceError, ExternalElement,
-    ExternalLayout, ExternalOrder, ExternalPool, GpuError, IoFormat, KvCache, State, StateMerger, StateShape,
+    ExternalLayout, ExternalOrder, ExternalPool, GpuError, IoFormat, KvCache, QueryIo, State, StateMerger, StateShape,
     SwapInError,
 };
 use wgpu_paged_attention::layout::KvLayout;
@@ -117,7 +117,8 @@ fn x05_a_lost_device_is_named_by_every_call() {
     let io = AttentionIo::new(a.slice(..), b.slice(..)).with_lse(c.slice(..));
     for (step, of) in [(&step, "tokens"), (&nothing, "none")] {
         let append = cache.append(&mut pass, &appender, step, 0, AppendIo::new(a.slice(..), b.slice(..)));
-        doors.extend([(of, append), (of, cache.attend(&mut pass, &attention, step, 0, io))]);
+        let rotate = cache.rotate_queries(&mut pass, &appender, step, QueryIo::new(a.slice(..), b.slice(..)));
+        doors.extend([(of, append), (of, rotate), (of, cache.attend(&mut pass, &attention, step, 0, io))]);
     }
     let pool = ExternalPool::new(1, a.slice(..), b.slice(..));
     for pairs in [&[BlockPair::new(0, block_id(1))][..], &[]] {
