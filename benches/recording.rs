@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
-use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::config::{CacheConfig, LayerKind};
 use wgpu_paged_attention::gpu::{
     AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, KvCache, RotarySpec, RotaryStyle,
 };
@@ -57,15 +57,21 @@ impl Parts {
 }
 
 impl Engine {
-    fn new(gpu: &Gpu, num_seqs: u32, context: u32) -> Self {
+    /// With `groups`, every other layer looks back 512 tokens and has a table of its own.
+    fn new(gpu: &Gpu, num_seqs: u32, context: u32, groups: bool) -> Self {
+        let (kind, window) = (LayerKind::new(1, 8), 512);
+        let kinds: Vec<_> =
+            (0..LAYERS).map(|layer| if groups && layer % 2 == 0 { kind.with_window(window) } else { kind }).collect();
         let room = context + 2 * (STEPS + WARM) as u32 + 1;
-        let config = CacheConfig::new(LAYERS, 1, 8)
+        let config = CacheConfig::of_layers(&kinds)
             .with_max_seq_len(room)
             .with_max_sequences(num_seqs)
-            .with_num_blocks(num_seqs * room.div_ceil(16));
+            .with_num_blocks(num_seqs * room.div_ceil(16) * (1 + u32::from(groups)));
         let layout = config.layout().expect("the configuration is valid");
         let cache = KvCache::new(&gpu.device, &layout).expect("the device is there");
         let spec = AttentionSpec::new(4);
+        // Narrow enough for all layers.
+        let spec = if groups { spec.with_window(window) } else { spec };
         let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 8);
         let appender = cache.appender(AppendSpec::for_attention(&spec).with_rotary(rotary)).expect("it compiles");
         let attention = cache.attention(spec).expect("it compiles");
@@ -120,8 +126,10 @@ fn main() {
         "{:>16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>8}",
         "batch", "begin", "append", "attend", "finish", "step", "dispatches", "ratio"
     );
-    for (num_seqs, context) in [(1, 600), (32, 600), (256, 600), (1, 4_000), (32, 4_000)] {
-        let mut engine = Engine::new(&gpu, num_seqs, context);
+    let batches =
+        [(1, 600), (32, 600), (256, 600), (1, 4_000), (32, 4_000)].map(|(seqs, context)| (seqs, context, false));
+    for (num_seqs, context, groups) in batches.into_iter().chain([(32, 600, true)]) {
+        let mut engine = Engine::new(&gpu, num_seqs, context, groups);
         let floor = Floor::new(&gpu, LAYERS, context > 1024);
         let (mut steps, mut parts, mut floors) = (Vec::new(), Vec::new(), Vec::new());
         // Turn by turn, so that all meet the same machine.
@@ -139,7 +147,7 @@ fn main() {
         let (whole, alone) = (median(steps), median(floors));
         println!(
             "{:>16} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {whole:>8.1} {alone:>12.1} {:>8.2}",
-            format!("{num_seqs} x {context}"),
+            format!("{num_seqs} x {context}{}", if groups { ", groups" } else { "" }),
             part(|parts| parts.begin),
             part(|parts| parts.append),
             part(|parts| parts.attend),

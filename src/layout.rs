@@ -207,6 +207,12 @@ impl KvLayout {
         Self { num_blocks, groups: self.resized_groups(num_blocks), ..self.clone() }
     }
 
+    /// The same cache with a pool as large as another's, to compare what their blocks hold.
+    pub(crate) fn with_pool_of(&self, other: &Self) -> Self {
+        let (num_blocks, max_num_blocks) = (other.num_blocks, other.max_num_blocks);
+        Self { num_blocks, max_num_blocks, groups: self.resized_groups(num_blocks), ..self.clone() }
+    }
+
     /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
     pub fn max_blocks_within(&self, max_binding_bytes: u64) -> u64 {
         let head_bytes = |group: &Self| group.k_block_bytes(1).max(group.v_block_bytes(1));

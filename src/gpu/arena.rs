@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::DeviceError;
+use super::group::LayerGroup;
 use super::make::{BindingKind, Maker};
 use super::profile::DeviceProfile;
 use super::work::StepWork;
@@ -44,9 +45,15 @@ impl SharedLayouts {
     }
 }
 
-/// One step's buffer, the bind groups that read it, and what the step asks of the kernels.
+/// What holds one step: a part for each group of layers.
 #[derive(Debug)]
 pub(super) struct Arena {
+    pub(super) parts: Vec<ArenaPart>,
+}
+
+/// A group's words of one step, the bind groups that read them, and what the step asks of the kernels.
+#[derive(Debug)]
+pub(super) struct ArenaPart {
     pub(super) work: StepWork,
     pub(super) words: wgpu::Buffer,
     /// With the resident tables, read.
@@ -62,23 +69,24 @@ pub(super) struct Arena {
 pub(super) struct ArenaPool(Mutex<Vec<Arc<Arena>>>);
 
 impl ArenaPool {
-    /// An arena of at least `bytes` for a step whose work is filled in, idle again once it is dropped.
+    /// An arena for a step whose work is filled in, idle again once it is dropped. `bytes` has what each group needs, and
+    /// nothing for groups that have no words.
     pub(super) fn lease(
         &self,
         maker: &Maker,
         layouts: &SharedLayouts,
-        tables: &wgpu::Buffer,
+        groups: &[LayerGroup],
         profile: &DeviceProfile,
-        bytes: u64,
-        fill: impl FnOnce(&mut StepWork),
+        bytes: &[u64],
+        fill: impl FnOnce(&mut [ArenaPart]),
     ) -> Result<Arc<Arena>, DeviceError> {
         // The vector is whole whenever the lock is free, whatever panicked elsewhere.
         let mut arenas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |arena: &mut Arc<Arena>| Arc::get_mut(arena).is_some_and(|arena| arena.words.size() >= bytes);
+        let fits = |arena: &mut Arc<Arena>| Arc::get_mut(arena).is_some_and(|arena| arena.has_room(bytes));
         let at = match arenas.iter_mut().position(fits) {
             Some(at) => at,
             None => {
-                let arena = Arc::new(Arena::new(maker, layouts, tables, profile.roomy_bytes(bytes))?);
+                let arena = Arc::new(Arena::new(maker, layouts, groups, profile, bytes)?);
                 // An idle one that is too small gives way to the larger one.
                 if let Some(small) = arenas.iter_mut().position(|arena| Arc::get_mut(arena).is_some()) {
                     arenas.swap_remove(small);
@@ -88,13 +96,33 @@ impl ArenaPool {
             }
         };
         if let Some(idle) = Arc::get_mut(&mut arenas[at]) {
-            fill(&mut idle.work);
+            fill(&mut idle.parts);
         }
         Ok(Arc::clone(&arenas[at]))
     }
 }
 
 impl Arena {
+    fn new(
+        maker: &Maker,
+        layouts: &SharedLayouts,
+        groups: &[LayerGroup],
+        profile: &DeviceProfile,
+        bytes: &[u64],
+    ) -> Result<Self, DeviceError> {
+        let part = |(group, at): (&LayerGroup, usize)| {
+            let bytes = bytes.get(at).copied().unwrap_or(0);
+            ArenaPart::new(maker, layouts, &group.tables, profile.roomy_bytes(bytes))
+        };
+        Ok(Self { parts: groups.iter().zip(0..).map(part).collect::<Result<_, _>>()? })
+    }
+
+    fn has_room(&self, bytes: &[u64]) -> bool {
+        self.parts.iter().zip(bytes).all(|(part, &bytes)| part.words.size() >= bytes)
+    }
+}
+
+impl ArenaPart {
     fn new(maker: &Maker, layouts: &SharedLayouts, tables: &wgpu::Buffer, bytes: u64) -> Result<Self, DeviceError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let words = maker.buffer("paged.step_words", usage, bytes)?;

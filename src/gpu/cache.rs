@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::arena::{Arena, ArenaPool, SharedLayouts};
-use super::binding::element_bytes;
-use super::error::{ArgumentError, DeviceError, GpuError};
+use super::arena::{Arena, ArenaPart, ArenaPool, SharedLayouts};
+use super::error::{DeviceError, GpuError};
+use super::group::{LayerGroup, table_bytes};
 use super::kept::{GroupParts, KeptGroups};
 use super::kernel::Kernel;
 use super::kernel::shape::KvShape;
@@ -14,7 +14,6 @@ use super::ops::resize::Moves;
 use super::pools::HeadShard;
 use super::profile::DeviceProfile;
 use super::value::{ClearValue, Identity};
-use super::work::StepWork;
 use crate::layout::KvLayout;
 use crate::plan::{Schedule, StepPlan};
 
@@ -53,6 +52,47 @@ const KEPT_STEPS: u64 = 16;
 /// step.commit();
 /// # Ok(()) }
 /// ```
+///
+/// # Layers of unlike kinds
+///
+/// A model whose layers differ in heads, widths or windows has one cache all the same, where its layers are described [one by
+/// one](crate::config::CacheConfig::of_layers): a step is begun once, and every layer is called by its number in the model.
+/// Appenders serve layers of one shape, attentions those of one shape and one window; each is made for a
+/// [layer](AttentionSpec::with_layer) that has them.
+///
+/// ```no_run
+/// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, config::{CacheConfig, LayerKind}, gpu::*, wgpu};
+/// # fn decode(device: &wgpu::Device, io: impl Fn(u32) -> (AppendIo<'static>, AttentionIo<'static>))
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// // Gemma-3-27B: every sixth of 62 layers sees all keys, the others their last 1,024, and their rotations differ as well.
+/// let (full, local) = (LayerKind::new(16, 128), LayerKind::new(16, 128).with_window(1024));
+/// let layers: Vec<_> = (0..62).map(|layer| if layer % 6 == 5 { full } else { local }).collect();
+/// let config = CacheConfig::of_layers(&layers).with_max_seq_len(131_072).with_memory_budget_bytes(8 << 30);
+/// let cache = KvCache::new(device, &config.layout()?)?;
+/// let kernels = |spec: AttentionSpec, base| -> Result<_, GpuError> {
+///     let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 128).with_base(base);
+///     Ok((cache.appender(AppendSpec::for_attention(&spec).with_rotary(rotary))?, cache.attention(spec)?))
+/// };
+/// let of_full = kernels(AttentionSpec::new(32).with_layer(5), 1e6)?;
+/// let of_local = kernels(AttentionSpec::new(32).with_layer(0).with_window(1024), 1e4)?;
+/// # let mut manager = CacheManager::new(cache.layout())?;
+/// # let (mut plan, seq) = (cache.new_plan(), manager.create_sequence()?);
+/// # let mut encoder = device.create_command_encoder(&Default::default());
+/// let step = manager.step(&[(seq, 1)], &mut plan)?;
+/// let begun = cache.begin_step(&mut encoder, step.plan())?;
+/// # let mut pass = encoder.begin_compute_pass(&Default::default());
+/// for (layer, kind) in (0..).zip(&layers) {
+///     let (appender, attention) = if *kind == full { &of_full } else { &of_local };
+///     # let (append_io, attention_io) = io(layer);
+///     cache.append(&mut pass, appender, &begun, layer, append_io)?;
+///     cache.attend(&mut pass, attention, &begun, layer, attention_io)?;
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// All layers share the pools, block by block; [`KvLayout::groups`] tells how. [Swaps](Self::swap_out) and
+/// [copies](Self::copy_blocks) take blocks of any group, [transfers](Self::layer_transfer) are made for a layer, and
+/// [snapshots](crate::host::snapshot) are refused.
 #[derive(Debug)]
 pub struct KvCache {
     identity: Identity,
@@ -60,9 +100,8 @@ pub struct KvCache {
     layout: KvLayout,
     profile: DeviceProfile,
     pub(super) layouts: SharedLayouts,
-    /// `[num_layers][head shards]`
-    layers: Vec<Vec<HeadShard>>,
-    tables: wgpu::Buffer,
+    /// At least one.
+    groups: Vec<LayerGroup>,
     /// These are compiled when they are first needed: a cache that shares nothing needs the first alone.
     table_update: LazyPipeline,
     pub(super) copy: LazyPipeline,
@@ -91,9 +130,9 @@ impl KvCache {
     /// Creates the pools on `device`, with the kernels' form chosen for it.
     ///
     /// # Errors
-    /// [`GpuError::Argument`] for a layout with several groups of layers, [`GpuError::Layout`] if one KV head's pool exceeds a
-    /// binding of the device, [`GpuError::Device`] if a buffer would be too large, or the device is out of memory or lost,
-    /// [`GpuError::Spec`] if heads so wide take more workgroup memory than it has.
+    /// [`GpuError::Layout`] if one KV head's pool exceeds a binding of the device, or the KV heads of unlike layers cannot be
+    /// dealt out to bindings alike; [`GpuError::Device`] if a buffer would be too large, or the device is out of memory or
+    /// lost; [`GpuError::Spec`] if heads so wide take more workgroup memory than it has.
     pub fn new(device: &wgpu::Device, layout: &KvLayout) -> Result<Self, GpuError> {
         Self::with_profile(device, layout, DeviceProfile::of(device))
     }
@@ -103,28 +142,23 @@ impl KvCache {
     /// # Errors
     /// As [`new`](Self::new), and [`GpuError::Spec`] for a form that the device cannot run.
     pub fn with_profile(device: &wgpu::Device, layout: &KvLayout, profile: DeviceProfile) -> Result<Self, GpuError> {
-        if layout.num_groups() > 1 {
-            let problem =
-                format!("has {} groups of layers; one is served, so give each a cache of its own", layout.num_groups());
-            return Err(ArgumentError::new("layout", problem).into());
-        }
         let maker = Maker::new(device)?;
         profile.check(device)?;
-        profile.check_memory(&KvShape::of(layout), &device.limits())?;
-        let head_shards = layout.head_shards(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
-        let table_words = u64::from(layout.max_sequences()) * u64::from(layout.max_blocks_per_seq());
-        let table_bytes = element_bytes("the block tables", table_words, &profile)?;
+        layout.groups().iter().try_for_each(|group| profile.check_memory(&KvShape::of(group), &device.limits()))?;
+        let cuts = layout.group_head_shards(profile.max_binding_bytes.min(profile.max_buffer_bytes))?;
+        let tables = layout.groups().iter().map(|group| table_bytes(group, &profile));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
         let layouts = SharedLayouts::new(&maker)?;
-        let table_usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
-        let layers = (0..layout.num_layers())
-            .map(|layer| HeadShard::of_layer(&maker, layout, &layouts, &head_shards, layer))
-            .collect::<Result<_, _>>()?;
+        let pools = (0..layout.layers_per_group())
+            .map(|place| HeadShard::of_place(&maker, &layout.groups()[0], &layouts, &cuts[0], place))
+            .collect::<Result<Vec<_>, _>>()?;
+        let groups = cuts.iter().zip(tables).map(|(cut, bytes)| LayerGroup::new(&maker, bytes, cut, &pools));
+        let groups = groups.collect::<Result<_, _>>()?;
         let cache = Self {
             identity: Identity::default(),
             layout: layout.clone(),
             profile,
-            layers,
-            tables: maker.buffer("paged.tables", table_usage, table_bytes)?,
+            groups,
             table_update: LazyPipeline::default(),
             copy: LazyPipeline::default(),
             clear: Default::default(),
@@ -197,24 +231,27 @@ impl KvCache {
         self.table_update.get(&self.maker, &Kernel::TableUpdate, &[&self.layouts.step_update])
     }
 
-    /// The pools of all layers.
-    pub(super) fn layers(&self) -> &[Vec<HeadShard>] {
-        &self.layers
+    /// The groups of layers.
+    pub(super) fn groups(&self) -> &[LayerGroup] {
+        &self.groups
     }
 
-    /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests.
+    /// The pools of all places, cut by the KV heads of the first group: blocks as a whole, whoever has them.
+    pub(super) fn places(&self) -> &[Vec<HeadShard>] {
+        &self.groups[0].places
+    }
+
+    /// The pools of a layer, in the order of their KV heads; for copies, dumps and tests. Where layers form
+    /// [groups](KvLayout::groups), a block of these buffers is the layer's while its group has it.
     pub fn head_shards(&self, layer: u32) -> Result<&[HeadShard], GpuError> {
-        self.layers.get(layer as usize).map(Vec::as_slice).ok_or_else(|| {
-            let problem = format!("{layer} does not exist; the cache has {}", self.layout.num_layers());
-            ArgumentError::new("layer", problem).into()
-        })
+        Ok(self.layer(layer)?.head_shards)
     }
 
-    /// Gives a layer other pools.
-    pub(super) fn set_layer(&mut self, layer: u32, head_shards: Vec<HeadShard>) {
-        self.layers[layer as usize] = head_shards;
+    /// Gives a place other pools, cut by the KV heads of the first group.
+    pub(super) fn set_place(&mut self, place: u32, pools: &[HeadShard]) {
+        self.groups.iter_mut().for_each(|group| group.set_place(place as usize, pools));
         let blocks = |shard: &HeadShard| shard.k.size() / self.layout.k_block_bytes(shard.num_heads);
-        let to = self.layers.iter().flatten().map(blocks).min().unwrap_or(1) as u32;
+        let to = self.places().iter().flatten().map(blocks).min().unwrap_or(1) as u32;
         let from = self.layout.num_blocks();
         if to < from {
             self.shrinks = Shrinks { count: self.shrinks.count + 1, from, to };
@@ -226,9 +263,12 @@ impl KvCache {
         self.shrinks
     }
 
-    /// How plans for this cache cut their work.
+    /// How plans for this cache cut their work, in all groups of layers alike: query tiles are as wide as the kernels of every
+    /// group have room for.
     pub fn schedule(&self) -> Schedule {
-        self.profile.schedule(&KvShape::of(&self.layout))
+        let mut groups = self.layout.groups().iter().map(|group| self.profile.schedule(&KvShape::of(group)));
+        let first = groups.next().unwrap_or_default();
+        groups.fold(first, |all, own| Schedule { tile_tokens: all.tile_tokens.min(own.tile_tokens), ..all })
     }
 
     /// An empty plan with the schedule of this cache.
@@ -259,19 +299,25 @@ impl KvCache {
     }
 
     /// Records the upload of a step's words to an arena, which is kept until what `encoder` holds has run, or was dropped.
+    /// `encode` adds the words of a group, which take as many of `bytes`; later groups than those have none.
     pub(super) fn send(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        bytes: u64,
-        fill: impl FnOnce(&mut StepWork),
-        encode: impl FnOnce(&mut Vec<u32>),
+        bytes: &[u64],
+        fill: impl FnOnce(&mut [ArenaPart]),
+        encode: impl Fn(usize, &mut Vec<u32>),
     ) -> Result<Arc<Arena>, DeviceError> {
-        let arena = self.arenas.lease(&self.maker, &self.layouts, &self.tables, &self.profile, bytes, fill)?;
+        let arena = self.arenas.lease(&self.maker, &self.layouts, &self.groups, &self.profile, bytes, fill)?;
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        encode(&mut words);
+        words.clear();
+        (0..bytes.len()).for_each(|group| encode(group, &mut words));
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
         let upload = self.maker.filled("paged.step_upload", usage, bytemuck::cast_slice(&words))?;
-        encoder.copy_buffer_to_buffer(&upload, 0, &arena.words, 0, upload.size());
+        let mut from = 0;
+        for (part, &bytes) in arena.parts.iter().zip(bytes) {
+            encoder.copy_buffer_to_buffer(&upload, from, &part.words, 0, bytes);
+            from += bytes;
+        }
         let in_flight = Arc::clone(&arena);
         encoder.on_submitted_work_done(move || drop(in_flight));
         Ok(arena)

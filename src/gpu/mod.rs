@@ -9,6 +9,7 @@ mod binding;
 mod cache;
 mod compat;
 mod error;
+mod group;
 mod io;
 mod kept;
 mod kernel;

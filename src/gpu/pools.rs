@@ -1,4 +1,4 @@
-//! The pools of a layer, cut by KV heads.
+//! The pools of a layer, cut by KV heads. Where layers form groups, those of one place share them.
 
 use super::arena::SharedLayouts;
 use super::error::DeviceError;
@@ -19,21 +19,21 @@ pub struct HeadShard {
     pub v: wgpu::Buffer,
     pub(super) read: wgpu::BindGroup,
     pub(super) write: wgpu::BindGroup,
-    /// How many heads there are, for kernels that see blocks as a whole.
+    /// How many heads of the first group there are, for kernels that see blocks as a whole.
     pub(super) params: wgpu::BindGroup,
 }
 
 impl HeadShard {
-    /// Empty pools for all heads of a layer.
-    pub(super) fn of_layer(
+    /// Empty pools of a place, for all heads of the first group, whose layout this is.
+    pub(super) fn of_place(
         maker: &Maker,
         layout: &KvLayout,
         layouts: &SharedLayouts,
         head_shards: &HeadShards,
-        layer: u32,
+        place: u32,
     ) -> Result<Vec<Self>, DeviceError> {
         let new_shard = |(first_head, num_heads)| {
-            let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, num_heads)?;
+            let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, place, num_heads)?;
             let params =
                 maker.uniform("paged.shard_params", &ShardParams { num_kv_heads: num_heads, ..Default::default() })?;
             let params = maker.bind_group("paged.shard", &layouts.shard, &[params.as_entire_buffer_binding()])?;
@@ -42,15 +42,20 @@ impl HeadShard {
         head_shards.iter().map(new_shard).collect()
     }
 
+    /// The same buffers with the KV heads of another group.
+    pub(super) fn seen_as(&self, first_head: u32, num_heads: u32) -> Self {
+        Self { first_head, num_heads, ..self.clone() }
+    }
+
     /// Empty pools of `layout` for the same heads.
     pub(super) fn resized(
         &self,
         maker: &Maker,
         layout: &KvLayout,
         layouts: &SharedLayouts,
-        layer: u32,
+        place: u32,
     ) -> Result<Self, DeviceError> {
-        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, layer, self.num_heads)?;
+        let Pools { k, v, read, write } = Pools::new(maker, layout, layouts, place, self.num_heads)?;
         let params = self.params.clone();
         Ok(Self { first_head: self.first_head, num_heads: self.num_heads, k, v, read, write, params })
     }
@@ -69,12 +74,12 @@ impl Pools {
         maker: &Maker,
         layout: &KvLayout,
         layouts: &SharedLayouts,
-        layer: u32,
+        place: u32,
         num_heads: u32,
     ) -> Result<Self, DeviceError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let k = maker.buffer(&format!("paged.k[{layer}]"), usage, layout.k_shard_bytes(num_heads))?;
-        let v = maker.buffer(&format!("paged.v[{layer}]"), usage, layout.v_shard_bytes(num_heads))?;
+        let k = maker.buffer(&format!("paged.k[{place}]"), usage, layout.k_shard_bytes(num_heads))?;
+        let v = maker.buffer(&format!("paged.v[{place}]"), usage, layout.v_shard_bytes(num_heads))?;
         let pools = [k.as_entire_buffer_binding(), v.as_entire_buffer_binding()];
         let read = maker.bind_group("paged.pools", &layouts.pools, &pools)?;
         let write = maker.bind_group("paged.pools_append", &layouts.pools_append, &pools)?;

@@ -10,6 +10,7 @@ use super::error::{ArgumentError, GpuError};
 use super::mix::Mix;
 use super::value::Identity;
 use super::work::StepWork;
+use crate::layout::KvLayout;
 use crate::plan::TableSource;
 
 /// A step whose words are on their way to the device; serves all layers of the cache that began it.
@@ -19,6 +20,7 @@ use crate::plan::TableSource;
 pub struct Step {
     arena: Arc<Arena>,
     cache: Identity,
+    layout: KvLayout,
     /// Of the cache when the step was begun: while it has not shrunk since, it has all blocks that the step names.
     shrinks: Shrinks,
     /// Counts the steps of the cache.
@@ -29,23 +31,32 @@ pub struct Step {
 
 impl Step {
     pub(super) fn new(arena: Arc<Arena>, cache: &KvCache, number: u64) -> Self {
-        let (cache, shrinks) = (cache.identity().clone(), cache.shrinks());
-        Self { arena, cache, shrinks, number, entered: AtomicU64::new(0) }
+        let (layout, shrinks) = (cache.layout().clone(), cache.shrinks());
+        Self { arena, cache: cache.identity().clone(), layout, shrinks, number, entered: AtomicU64::new(0) }
     }
 
-    /// What it asks of the kernels.
-    pub(super) fn work(&self) -> &StepWork {
-        &self.arena.work
+    /// What it asks of the kernels of a group.
+    pub(super) fn work(&self, group: usize) -> &StepWork {
+        &self.arena.parts[group].work
+    }
+
+    /// Bind group 0 of a group of layers.
+    pub(super) fn bind_group(&self, group: usize) -> &wgpu::BindGroup {
+        let part = &self.arena.parts[group];
+        match part.work.source {
+            TableSource::Resident => &part.resident,
+            TableSource::Inline => &part.inline,
+        }
     }
 
     /// Query tokens: rows of the output.
     pub fn num_rows(&self) -> u32 {
-        self.work().num_rows
+        self.work(0).num_rows
     }
 
     /// Tokens to append: rows of K and V.
     pub fn num_tokens(&self) -> u32 {
-        self.work().num_tokens
+        self.work(0).num_tokens
     }
 
     /// The step's words on the device, which the engine's own kernels may read: `array<u32>`, a storage buffer that is bound
@@ -76,8 +87,21 @@ impl Step {
     /// The buffer is used again for later steps, but not before this one is dropped and the encoders and passes that it was
     /// recorded into have run; [`keep`](Self::keep) it for a pass that reads the words and into which nothing else of the step
     /// is recorded.
+    ///
+    /// Where layers form [groups](KvLayout::groups), these are the words of the first; only the slots of the others differ,
+    /// which [`words_of`](Self::words_of) has.
     pub fn words(&self) -> wgpu::BufferBinding<'_> {
-        wgpu::BufferBinding { buffer: &self.arena.words, offset: 0, size: wgpu::BufferSize::new(self.work().bytes) }
+        self.group_words(0)
+    }
+
+    /// The [words](Self::words) of the group that serves a layer; `None` if there is no such layer.
+    pub fn words_of(&self, layer: u32) -> Option<wgpu::BufferBinding<'_>> {
+        self.layout.place(layer).map(|at| self.group_words(at.group))
+    }
+
+    fn group_words(&self, group: usize) -> wgpu::BufferBinding<'_> {
+        let part = &self.arena.parts[group];
+        wgpu::BufferBinding { buffer: &part.words, offset: 0, size: wgpu::BufferSize::new(part.work.bytes) }
     }
 
     /// Keeps the step's words until what `pass` recorded has run, or was dropped.
@@ -86,9 +110,9 @@ impl Step {
         pass.on_submitted_work_done(move || drop(in_flight));
     }
 
-    /// Bind group 0, for a call of the cache that began the step. The first call in a pass asks whether the device is lost or
+    /// Refuses a call that is not of the cache that began the step. The first call in a pass asks whether the device is lost or
     /// a layer's pools are, and keeps the step's words until what the pass recorded has run, or was dropped.
-    pub(super) fn enter(&self, cache: &KvCache, pass: &wgpu::ComputePass<'_>) -> Result<&wgpu::BindGroup, GpuError> {
+    pub(super) fn enter(&self, cache: &KvCache, pass: &wgpu::ComputePass<'_>) -> Result<(), GpuError> {
         // A pass has a number of its own, which only a hasher gets to see.
         let mut hasher = Mix::default();
         pass.hash(&mut hasher);
@@ -110,9 +134,6 @@ impl Step {
             );
             return Err(ArgumentError::new("step", problem).into());
         }
-        Ok(match self.work().source {
-            TableSource::Resident => &self.arena.resident,
-            TableSource::Inline => &self.arena.inline,
-        })
+        Ok(())
     }
 }

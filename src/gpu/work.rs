@@ -46,11 +46,11 @@ impl ClassWork {
 }
 
 impl StepWork {
-    /// Takes over what a plan asks for.
-    pub(super) fn fill(&mut self, plan: &StepPlan) {
+    /// Takes over what a plan asks for in a group.
+    pub(super) fn fill(&mut self, plan: &StepPlan, group: usize) {
         self.source = plan.table_source();
-        let group = &plan.groups()[0];
-        self.bytes = plan.group_bytes(0);
+        self.bytes = plan.group_bytes(group);
+        let group = &plan.groups()[group];
         self.num_rows = plan.num_rows();
         self.num_tokens = plan.num_tokens();
         self.has_mrope = !plan.mrope_positions().is_empty();

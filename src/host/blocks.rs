@@ -4,7 +4,8 @@
 //! block  [num_layers] of: K [num_kv_heads, block_size, k_row_bytes], then V [num_kv_heads, block_size, v_row_bytes]
 //! ```
 //!
-//! How a device cuts its layers into head shards does not show.
+//! How a device cuts its layers into head shards does not show. Where layers form groups, a block has a place of each of its
+//! group's layers, and is described as one of the first group: it has as many bytes in all of them.
 
 use std::ops::Range;
 
@@ -33,7 +34,7 @@ impl Side {
 pub struct BlockShape {
     /// Storage of the elements.
     pub kv_dtype: KvDtype,
-    /// Layers.
+    /// Layers; places of a group, where layers form groups.
     pub num_layers: u32,
     /// KV heads per layer.
     pub num_kv_heads: u32,
@@ -50,7 +51,7 @@ impl BlockShape {
     pub fn of(layout: &KvLayout) -> Self {
         Self {
             kv_dtype: layout.kv_dtype(),
-            num_layers: layout.num_layers(),
+            num_layers: layout.layers_per_group(),
             num_kv_heads: layout.num_kv_heads(),
             head_dim: layout.head_dim(),
             v_head_dim: layout.v_head_dim(),
@@ -111,6 +112,8 @@ impl BlockShape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostBlocks {
     shape: BlockShape,
+    /// Of their cache, where its layers form several groups: then what a block holds depends on whose it is.
+    groups: Option<KvLayout>,
     /// In ascending order, none twice.
     ids: Vec<BlockId>,
     bytes: Vec<u8>,
@@ -124,7 +127,30 @@ impl HostBlocks {
         let len = usize::try_from(size).map_err(|_| size)?;
         bytes.try_reserve_exact(len).map_err(|_| size)?;
         bytes.resize(len, 0);
-        Ok(Self { shape, ids, bytes })
+        Ok(Self { shape, groups: None, ids, bytes })
+    }
+
+    /// The same, of a cache of this layout.
+    pub(crate) fn of_cache(layout: &KvLayout, ids: Vec<BlockId>) -> Result<Self, u64> {
+        let groups = (layout.num_groups() > 1).then(|| layout.clone());
+        Ok(Self { groups, ..Self::zeros(BlockShape::of(layout), ids)? })
+    }
+
+    /// Groups of layers of their cache.
+    pub(crate) fn num_groups(&self) -> usize {
+        self.groups.as_ref().map_or(1, KvLayout::num_groups)
+    }
+
+    /// What keeps the blocks from a cache of this layout, as its name, ours and theirs.
+    pub(crate) fn difference(&self, layout: &KvLayout) -> Option<(&'static str, String, String)> {
+        match &self.groups {
+            Some(own) => {
+                // A pool of another size has the same blocks.
+                layout.difference(&own.with_pool_of(layout))
+            }
+            None if layout.num_groups() > 1 => Some(("num_groups", "1".to_owned(), layout.num_groups().to_string())),
+            None => self.shape.difference(&BlockShape::of(layout), true),
+        }
     }
 
     /// The shape of the blocks.

@@ -73,12 +73,11 @@ impl StepPlan {
         HEADER_WORDS + before as u32
     }
 
-    /// Replaces `out` by the words of a group for the device: header, classes, positions, slots, updates, copies, clears,
+    /// Adds the words of a group for the device to `out`: header, classes, positions, slots, updates, copies, clears,
     /// inline tables, query tiles, merges, members, first and last rows, positions in time, height and width.
     pub(crate) fn encode(&self, group: usize, out: &mut Vec<u32>) {
         let (part, laid) = (&self.parts[group], self.parts[group].tiling.laid());
         let (copies, clears) = self.changes(group);
-        out.clear();
         out.extend_from_slice(bytemuck::cast_slice(&[self.header(group)]));
         out.extend_from_slice(bytemuck::cast_slice(&self.classes(group)));
         out.extend_from_slice(bytemuck::cast_slice(&self.positions));

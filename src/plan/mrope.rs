@@ -67,6 +67,7 @@ mod tests {
         assert_eq!(plan.upload_bytes(), 4 * without.len() as u64);
         for positions in [[[0; 3]; 3], [[9, 1, 2], [9, 1, 39], [4, 4, 4]]] {
             plan.set_mrope_positions(&positions).unwrap();
+            with.clear();
             plan.encode(0, &mut with);
             let header = plan.header(0);
             assert_eq!((header.last_rows_base + header.num_last_rows) as usize, without.len());

@@ -66,13 +66,13 @@ pub struct TestEngine {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+pub(super) enum Part {
     K,
     V,
     Q,
 }
 
-fn row(part: Part, layer: u32, token: u32, position: u32, len: u32) -> Vec<f32> {
+pub(super) fn row(part: Part, layer: u32, token: u32, position: u32, len: u32) -> Vec<f32> {
     let seed = u64::from(token) << 32 | u64::from(position) << 8 | u64::from(layer) << 4 | part as u64;
     let mut rng = StdRng::seed_from_u64(seed);
     (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()

@@ -25,11 +25,12 @@ impl StepPlan {
 
     /// Replaces `out` by the words of the first group for the device.
     pub fn words(&self, out: &mut Vec<u32>) {
-        self.encode(0, out);
+        self.group_words(0, out);
     }
 
     /// The same of any group.
     pub fn group_words(&self, group: usize, out: &mut Vec<u32>) {
+        out.clear();
         self.encode(group, out);
     }
 }

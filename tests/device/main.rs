@@ -23,6 +23,7 @@ mod growth_lost;
 mod io_layout;
 mod kept_io;
 mod kernels;
+mod layer_groups;
 mod loops;
 mod merge_states;
 mod pipeline_cache;

@@ -120,8 +120,11 @@ fn a_block_that_was_given_back_too_early_is_noticed() {
     let Some(gpu) = gpu() else { return };
     let options = ManagerOptions::default().with_clear_freed(true);
     let config = config(KvDtype::F16, 40).with_window(16);
-    let mut engine = windowed(&gpu, &narrow(&gpu), &config, &options, 40);
+    let mut engine = windowed(&gpu, &narrow(&gpu), &config, &options, 16);
     let story = engine.seq_of(&words(70));
     poison(&mut engine);
+    let table = engine.manager.block_table(story).unwrap();
+    let oldest = *table.iter().find(|&&block| block != RELEASED).unwrap();
+    engine.clear(&[oldest], ClearValue::Poison);
     assert!(engine.look(story, 1).iter().all(|&bits| f32::from_bits(bits).is_nan()));
 }

@@ -2,7 +2,7 @@
 
 use crate::allocations::{Askers, askers_during};
 use wgpu_paged_attention::blocks::{CacheManager, SeqId};
-use wgpu_paged_attention::config::CacheConfig;
+use wgpu_paged_attention::config::{CacheConfig, LayerKind};
 use wgpu_paged_attention::gpu::{
     AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, KvCache, MropeSections, RotarySpec,
     RotaryStyle,
@@ -28,8 +28,12 @@ struct Engine {
 
 impl Engine {
     fn new(context: u32, spec: AttentionSpec) -> Self {
+        Self::of(CacheConfig::new(LAYERS, 2, 8), context, spec)
+    }
+
+    fn of(config: CacheConfig, context: u32, spec: AttentionSpec) -> Self {
         let gpu = Gpu::noop();
-        let config = CacheConfig::new(LAYERS, 2, 8).with_max_seq_len(context + 100).with_num_blocks(context);
+        let config = config.with_max_seq_len(context + 100).with_num_blocks(context);
         let layout = config.layout().unwrap();
         let cache = KvCache::new(&gpu.device, &layout).unwrap();
         let rotary = RotarySpec::new(RotaryStyle::HalfSplit, 8).with_sections(MropeSections::new([2, 1, 1]));
@@ -98,6 +102,19 @@ fn recording_a_warm_step_asks_for_no_memory_of_ours() {
                 assert!(askers.others > 0);
             }
         }
+    }
+}
+
+#[test]
+fn a_warm_step_over_groups_of_layers_asks_for_no_memory_of_ours() {
+    let (full, windowed) = (LayerKind::new(2, 8), LayerKind::new(2, 8).with_window(2500));
+    let config = CacheConfig::of_layers(&[windowed, full, windowed, full]);
+    let mut engine = Engine::of(config, 3000, AttentionSpec::new(4).with_window(2500));
+    assert_eq!(engine.cache.layout().num_groups(), 2);
+    (0..3).for_each(|_| drop(engine.step(|_| {})));
+    for _ in 0..16 {
+        let askers = engine.step(|_| {});
+        assert!(askers.ours.is_empty(), "{:#?}", askers.ours);
     }
 }
 

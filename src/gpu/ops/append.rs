@@ -3,10 +3,10 @@
 use crate::gpu::binding::grid;
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, GpuError, SpecError};
+use crate::gpu::group::LayerShape;
 use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
 use crate::gpu::kernel::params::AppendParams;
-use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::variant::IoFormat;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
 use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
@@ -23,6 +23,7 @@ use crate::setters::setters;
 /// Every option works alone; one that is off is not in the kernels at all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AppendSpec {
+    pub(super) layer: u32,
     pub(super) io_format: IoFormat,
     /// Of the queries that are normed and rotated, if any are.
     pub(super) num_q_heads: Option<u32>,
@@ -37,13 +38,17 @@ impl AppendSpec {
     }
 
     /// The append that goes with an attention: K, V and queries are of its type, and the queries that
-    /// [`with_qk_norm`](Self::with_qk_norm) and [`with_rotary`](Self::with_rotary) change have its number of heads.
+    /// [`with_qk_norm`](Self::with_qk_norm) and [`with_rotary`](Self::with_rotary) change have its number of heads. It
+    /// is made for the same [layer](Self::with_layer).
     pub fn for_attention(attention: &AttentionSpec) -> Self {
         let num_q_heads = Some(attention.num_q_heads);
-        Self { io_format: attention.io_format, num_q_heads, ..Self::default() }
+        Self { layer: attention.layer, io_format: attention.io_format, num_q_heads, ..Self::default() }
     }
 
     setters! {
+        /// Sets the layer of the model to whose shape the kernels are made, where layers are not all alike; 0 unless set. They
+        /// serve every layer of as many KV heads, as wide.
+        with_layer(layer: u32);
         /// Sets the type of K, V and the queries. f16 needs `head_dim` and `v_head_dim` to be even.
         with_io_format(io_format: IoFormat);
         /// Norms every head of K and of the queries before they are rotated, the latter if the spec is made
@@ -69,6 +74,7 @@ impl AppendSpec {
 pub struct Appender {
     pub(super) io_format: IoFormat,
     pub(super) cache: Identity,
+    pub(super) shape: LayerShape,
     append: wgpu::ComputePipeline,
     append_io: wgpu::BindGroupLayout,
     /// `[max_seq_len, dims / 2]` cosines and sines.
@@ -136,7 +142,8 @@ impl KvCache {
     /// that rotate alike.
     pub fn appender(&self, spec: AppendSpec) -> Result<Appender, GpuError> {
         self.maker.check()?;
-        let layout = self.layout();
+        let layout = self.layer(spec.layer)?.layout;
+        let shape = LayerShape::of(layout);
         spec.io_format.check_dims(layout)?;
         if let Some(num_q_heads) = spec.num_q_heads {
             check_query_heads(num_q_heads, layout)?;
@@ -148,18 +155,19 @@ impl KvCache {
         }
         let kinds = [BindingKind::Uniform, BindingKind::Read, BindingKind::Read];
         let append_io = self.maker.layout("paged.append_io", &row_kinds(kinds, &spec))?;
-        let kernel = Kernel::KvAppend { kv: KvShape::of(layout), io_format: spec.io_format, change: spec.change() };
+        let kernel = Kernel::KvAppend { kv: shape.kv, io_format: spec.io_format, change: spec.change() };
         let append = self.maker.pipeline(&kernel, &[&self.layouts.step, &self.layouts.pools_append, &append_io])?;
         let rotations = spec.rotary.as_ref().map(|rotary| rotary.rotations(&self.maker, layout, self.profile()));
         Ok(Appender {
             io_format: spec.io_format,
             cache: self.identity().clone(),
+            shape,
             append,
             append_io,
             rotations: rotations.transpose()?,
             has_sections: spec.change().rotary.is_some_and(|rotary| rotary.sections.is_some()),
             norm_eps: spec.qk_norm_eps,
-            queries: self.query_kernel(&spec)?,
+            queries: self.query_kernel(&spec, shape.kv.head_dim)?,
             dispatches: DispatchList::default(),
         })
     }
@@ -182,10 +190,12 @@ impl KvCache {
         layer: u32,
         io: AppendIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(self, pass)?;
-        let (layout, profile) = (self.layout(), self.profile());
-        let head_shards = self.head_shards(layer)?;
+        step.enter(self, pass)?;
+        let served = self.layer(layer)?;
         appender.check_cache(self)?;
+        served.check_shape(layer, "appender", &appender.shape)?;
+        let (layout, head_shards, profile) = (served.layout, served.head_shards, self.profile());
+        let step_group = step.bind_group(served.group);
         let queries = io.query_io().map(|io| Ok::<_, GpuError>((appender.query_kernel()?, io))).transpose()?;
         if io.queries.is_none() && io.q_norm.is_some() {
             return Err(ArgumentError::new("q_norm", "was given without queries; give these by with_queries").into());
@@ -220,7 +230,7 @@ impl KvCache {
         let mut dispatches = appender.dispatches.take();
         for head_shard in head_shards {
             let kv_rows = num_tokens * u64::from(head_shard.num_heads);
-            let grid = grid(kv_rows * u64::from(KvShape::of(layout).row_lanes()), ITEM_LANES, profile)?;
+            let grid = grid(kv_rows * u64::from(appender.shape.kv.row_lanes()), ITEM_LANES, profile)?;
             let (first_kv_head, num_kv_heads) = (head_shard.first_head, head_shard.num_heads);
             let params = AppendParams { first_kv_head, num_kv_heads, ..params };
             let parts = GroupParts {

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use crate::gpu::binding::{element_bytes, grid};
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::group::LayerShape;
 use crate::gpu::io::{BoundRows, IoSlice, RowShape};
 use crate::gpu::kept::GroupParts;
 use crate::gpu::kernel::Kernel;
 use crate::gpu::kernel::params::{AttentionParams, MergeParams};
-use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::make::{BindingKind, Dispatch, DispatchList};
 use crate::gpu::ops::class_kernel::{ClassKernel, class_kernels};
 use crate::gpu::ops::spec::AttentionSpec;
@@ -18,6 +18,7 @@ use crate::gpu::pools::{HeadShard, pool_buffers};
 use crate::gpu::step::Step;
 use crate::gpu::value::Identity;
 use crate::gpu::work::StepWork;
+use crate::layout::KvLayout;
 use crate::plan::TILE_CLASSES;
 
 /// Compiled kernels for an [`AttentionSpec`] over the cache that made it.
@@ -25,6 +26,7 @@ use crate::plan::TILE_CLASSES;
 pub struct Attention {
     spec: AttentionSpec,
     cache: Identity,
+    shape: LayerShape,
     classes: [ClassKernel; TILE_CLASSES],
     attention_io: wgpu::BindGroupLayout,
     /// Of every head shard, for dispatches that begin with the first work item.
@@ -68,17 +70,28 @@ impl<'a> AttentionIo<'a> {
 
 impl KvCache {
     /// Makes the kernels of an attention and compiles those of a decoding step; [`Attention::warm_up`] compiles the rest.
+    ///
+    /// They serve all layers of the shape that the spec's [layer](AttentionSpec::with_layer) has: as many KV heads, as wide.
+    ///
+    /// # Errors
+    /// [`GpuError::Spec`] for a spec that contradicts itself, the cache or the device, also for a window that is wider than
+    /// what any layer of the shape keeps; [`GpuError::Argument`] for a layer that does not exist; [`GpuError::Device`].
     pub fn attention(&self, spec: AttentionSpec) -> Result<Attention, GpuError> {
         use BindingKind::{Read, Uniform, Write};
         self.maker.check()?;
-        let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
+        let served = self.layer(spec.layer)?;
+        let (maker, layout, profile) = (&self.maker, served.layout, self.profile());
         spec.check(layout)?;
-        let (kv, variant) = (KvShape::of(layout), spec.variant());
+        let (shape, variant) = (LayerShape::of(layout), spec.variant());
+        let alike = |group: &&KvLayout| LayerShape::of(group) == shape;
+        if !self.layout().groups().iter().filter(alike).any(|group| spec.check_window(spec.layer, group).is_ok()) {
+            spec.check_window(spec.layer, layout)?;
+        }
         let queries = if spec.shared_buffers { Write } else { Read };
         let attention_io = maker.layout("paged.attention_io", &[Uniform, queries, Write, Write, Write, Uniform])?;
         let merge_io = maker.layout("paged.merge_io", &[Uniform, Read, Write, Write, Uniform])?;
         let classes = class_kernels(profile, layout, &spec);
-        let merge = Kernel::MergePartials { v_head_dim: kv.v_head_dim, variant };
+        let merge = Kernel::MergePartials { v_head_dim: shape.kv.v_head_dim, variant };
         let (query_factor, score_factor) = spec.factors(layout);
         let window = spec.window.unwrap_or(0).min(crate::config::MAX_SEQ_LEN);
         let new_params = |head_shard: &HeadShard| AttentionParams {
@@ -94,8 +107,9 @@ impl KvCache {
         let (storage, uniform) = (wgpu::BufferUsages::STORAGE, wgpu::BufferUsages::UNIFORM);
         let attention = Attention {
             cache: self.identity().clone(),
+            shape,
             classes,
-            attention_params: self.head_shards(0)?.iter().map(new_params).collect(),
+            attention_params: served.head_shards.iter().map(new_params).collect(),
             head_terms: maker.filled("paged.head_terms", uniform, bytemuck::cast_slice(&spec.head_terms()))?,
             merge: maker.pipeline(&merge, &[&self.layouts.step, &merge_io])?,
             attention_io,
@@ -115,6 +129,11 @@ impl KvCache {
     /// Rows appended by the same step are seen if [`append`](Self::append) was recorded before. A kernel that was not
     /// warmed up is compiled here. Slices that stay the same from step to step cost least: their bind groups are kept, as
     /// [`forget_buffers`](Self::forget_buffers) tells.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] for a layer that does not exist or has another shape than the attention was made for, and for
+    /// buffers that do not fit; [`GpuError::Spec`] for a layer whose window is narrower than the attention's, because the
+    /// blocks in between may be others'; [`GpuError::Plan`] or [`GpuError::Device`].
     pub fn attend(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
@@ -123,10 +142,13 @@ impl KvCache {
         layer: u32,
         io: AttentionIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(self, pass)?;
-        let (profile, work) = (self.profile(), step.work());
-        let head_shards = self.head_shards(layer)?;
+        step.enter(self, pass)?;
+        let served = self.layer(layer)?;
         attention.check_cache(self)?;
+        served.check_shape(layer, "attention", &attention.shape)?;
+        attention.spec.check_window(layer, served.layout)?;
+        let (profile, head_shards) = (self.profile(), served.head_shards);
+        let (step_group, work) = (step.bind_group(served.group), step.work(served.group));
         match (io.lse.is_some(), attention.spec.lse) {
             (false, true) => return Err(ArgumentError::new("lse", "is missing, but the attention writes it").into()),
             (true, false) => {
@@ -221,13 +243,13 @@ impl Attention {
         work: &StepWork,
         io: &AttentionIo<'a>,
     ) -> Result<(BoundRows<'a>, BoundRows<'a>, Option<BoundRows<'a>>), GpuError> {
-        let (spec, layout, profile) = (&self.spec, cache.layout(), cache.profile());
+        let (spec, kv, profile) = (&self.spec, self.shape.kv, cache.profile());
         let (rows, heads) = (u64::from(work.num_rows), u64::from(spec.num_q_heads));
         let bind = |name, io, dim: u32| {
             let (per_word, unit) = (spec.io_format.per_word(), spec.io_unit(dim));
             BoundRows::new(name, io, RowShape { rows, row: heads.saturating_mul(dim.into()), per_word, unit }, profile)
         };
-        let (q, out) = (bind("q", io.q, layout.head_dim())?, bind("out", io.out, layout.v_head_dim())?);
+        let (q, out) = (bind("q", io.q, kv.head_dim)?, bind("out", io.out, kv.v_head_dim)?);
         let shape = RowShape { rows: 1, row: rows * heads, per_word: 1, unit: 1 };
         let lse = io.lse.map(|lse| BoundRows::new("lse", lse.into(), shape, profile)).transpose()?;
         for written in [&out].into_iter().chain(&lse) {
@@ -246,7 +268,7 @@ impl Attention {
 
     /// Refuses a step whose loops the device would end before they are done.
     fn check_loops(&self, cache: &KvCache, step: &StepWork) -> Result<(), DeviceError> {
-        let merge_passes = u64::from(cache.layout().v_head_dim().div_ceil(32)) + 2;
+        let merge_passes = u64::from(self.shape.kv.v_head_dim.div_ceil(32)) + 2;
         let merge = (u64::from(step.max_splits_per_row) + 1) * (merge_passes + 1);
         let classes = self.classes.iter().zip(&step.classes).filter(|(_, work)| work.num_items > 0);
         let rounds = classes.map(|(class, work)| class.shape.loop_rounds(work.max_item_keys, work.num_tiles()));
@@ -257,7 +279,7 @@ impl Attention {
     /// Scratch for the partial results of a step. An earlier, smaller buffer lives on in the bind groups that use it.
     fn partials(&self, cache: &KvCache, num_partials: u32) -> Result<wgpu::Buffer, DeviceError> {
         // Values, filled up to whole vec4s, and a vec4 for the softmax state: shaders/common/partials.wgsl.
-        let partial = 4 * (u64::from(cache.layout().v_head_dim()).div_ceil(4) + 1);
+        let partial = 4 * (u64::from(self.shape.kv.v_head_dim).div_ceil(4) + 1);
         let elements = u64::from(num_partials) * u64::from(self.spec.num_q_heads) * partial;
         let bytes = element_bytes("the partial results", elements, cache.profile())?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);

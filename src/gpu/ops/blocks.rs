@@ -19,7 +19,7 @@ use crate::plan::{BlockCopy, StepHeader};
 /// Words before a list that travels without a step.
 const HEADER_WORDS: u32 = (size_of::<StepHeader>() / 4) as u32;
 
-/// Dispatches over all head shards of all layers, checked and ready to be recorded.
+/// Dispatches over all head shards of all places, checked and ready to be recorded.
 pub(crate) struct BlockWork<'a> {
     pipeline: wgpu::ComputePipeline,
     shards: Vec<(&'a HeadShard, [u32; 3])>,
@@ -28,7 +28,7 @@ pub(crate) struct BlockWork<'a> {
 impl BlockWork<'_> {
     pub(in crate::gpu) fn record(self, pass: &mut wgpu::ComputePass<'_>, arena: &Arena) {
         for (head_shard, grid) in self.shards {
-            let groups = [&arena.resident, &head_shard.write, &head_shard.params];
+            let groups = [&arena.parts[0].resident, &head_shard.write, &head_shard.params];
             record(pass, &[Dispatch::new(&self.pipeline, groups, grid)]);
         }
     }
@@ -107,7 +107,7 @@ impl KvCache {
             return Ok(None);
         }
         let layout = self.layout();
-        let shards = self.layers().iter().flatten().map(|head_shard| {
+        let shards = self.places().iter().flatten().map(|head_shard| {
             let heads = head_shard.num_heads;
             let block_units = layout.k_block_bytes(heads).max(layout.v_block_bytes(heads)) / UNIT_BYTES;
             Ok((head_shard, grid((blocks as u64).saturating_mul(block_units), lanes, self.profile())?))
@@ -126,12 +126,11 @@ impl KvCache {
         let Some(work) = work else { return Ok(()) };
         let words = u64::from(HEADER_WORDS) + list.len() as u64;
         let bytes = element_bytes("the list of blocks", words, self.profile())?;
-        let encode = |words: &mut Vec<u32>| {
-            words.clear();
+        let encode = |_, words: &mut Vec<u32>| {
             words.extend_from_slice(bytemuck::cast_slice(&[header]));
             words.extend_from_slice(list);
         };
-        let arena = self.send(encoder, bytes, |_| {}, encode)?;
+        let arena = self.send(encoder, &[bytes], |_| {}, encode)?;
         let descriptor = wgpu::ComputePassDescriptor { label: Some("paged.blocks"), timestamp_writes: None };
         work.record(&mut encoder.begin_compute_pass(&descriptor), &arena);
         Ok(())

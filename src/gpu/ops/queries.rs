@@ -46,12 +46,12 @@ impl<'a> QueryIo<'a> {
 }
 
 impl KvCache {
-    pub(super) fn query_kernel(&self, spec: &AppendSpec) -> Result<Option<QueryKernel>, GpuError> {
+    pub(super) fn query_kernel(&self, spec: &AppendSpec, head_dim: u32) -> Result<Option<QueryKernel>, GpuError> {
         let change = spec.change();
         let Some(num_q_heads) = spec.num_q_heads.filter(|_| !change.is_none()) else { return Ok(None) };
         let kinds = [BindingKind::Uniform, BindingKind::Write, BindingKind::Write];
         let io = self.maker.layout("paged.rotate_io", &row_kinds(kinds, spec))?;
-        let kernel = Kernel::RotateQueries { head_dim: self.layout().head_dim(), io_format: spec.io_format, change };
+        let kernel = Kernel::RotateQueries { head_dim, io_format: spec.io_format, change };
         let pipeline = self.maker.pipeline(&kernel, &[&self.layouts.step, &io])?;
         Ok(Some(QueryKernel { num_q_heads, pipeline, io }))
     }
@@ -85,16 +85,17 @@ impl KvCache {
         step: &Step,
         io: QueryIo<'_>,
     ) -> Result<(), GpuError> {
-        let step_group = step.enter(self, pass)?;
+        step.enter(self, pass)?;
         appender.check_cache(self)?;
         let kernel = appender.query_kernel()?;
         if step.num_rows() == 0 {
             return Ok(());
         }
         appender.check_step(step)?;
-        let pools = self.layers().iter().flat_map(|head_shards| pool_buffers(head_shards));
+        let pools = self.places().iter().flat_map(|head_shards| pool_buffers(head_shards));
         let mut dispatches = appender.dispatches.take();
-        dispatches.push(kernel.dispatch(self, appender, step, step_group, io, pools)?);
+        // Positions are the same in all groups.
+        dispatches.push(kernel.dispatch(self, appender, step, step.bind_group(0), io, pools)?);
         appender.dispatches.record(pass, dispatches);
         Ok(())
     }
@@ -111,7 +112,7 @@ impl QueryKernel {
         io: QueryIo<'_>,
         pools: impl Iterator<Item = (&'static str, &'p wgpu::Buffer)> + Clone,
     ) -> Result<Dispatch, GpuError> {
-        let (profile, head_dim) = (cache.profile(), u64::from(cache.layout().head_dim()));
+        let (profile, head_dim) = (cache.profile(), u64::from(appender.shape.kv.head_dim));
         let (num_rows, per_word) = (u64::from(step.num_rows()), appender.io_format.per_word());
         let row = u64::from(self.num_q_heads) * head_dim;
         let rows =
@@ -195,7 +196,7 @@ impl Appender {
 
     /// Refuses a step with tokens that lacks positions which the rotation needs.
     pub(super) fn check_step(&self, step: &Step) -> Result<(), ArgumentError> {
-        if !self.has_sections || step.work().has_mrope {
+        if !self.has_sections || step.work(0).has_mrope {
             return Ok(());
         }
         let problem = "has no positions in time, height and width, which the sections of the rotation need; give its plan \
@@ -213,7 +214,7 @@ impl Appender {
         match (self.norm_eps, weights) {
             (None, None) => Ok(None),
             (Some(_), Some(weights)) => {
-                let shape = RowShape { rows: 1, row: cache.layout().head_dim().into(), per_word: 1, unit: 1 };
+                let shape = RowShape { rows: 1, row: self.shape.kv.head_dim.into(), per_word: 1, unit: 1 };
                 BoundRows::new(name, weights, shape, cache.profile()).map(Some)
             }
             (Some(_), None) => {

@@ -13,6 +13,8 @@ pub(in crate::gpu) struct Moves(Mutex<Vec<Move>>);
 
 #[derive(Debug)]
 struct Move {
+    place: u32,
+    /// The layer that was named, whose place it is.
     layer: u32,
     /// Keeps the old pools.
     receipt: Receipt<Vec<HeadShard>>,
@@ -34,21 +36,21 @@ impl Moves {
         failed
     }
 
-    fn push(&mut self, layer: u32, receipt: Receipt<Vec<HeadShard>>) {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).push(Move { layer, receipt });
+    fn push(&mut self, place: u32, layer: u32, receipt: Receipt<Vec<HeadShard>>) {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).push(Move { place, layer, receipt });
     }
 
-    /// The pools that a layer had before the first copy that was dropped or refused. Forgets it and those after it, which
+    /// The pools that a place had before the first copy that was dropped or refused. Forgets it and those after it, which
     /// copied nothing that was right.
-    fn take_back(&mut self, layer: u32) -> Option<Vec<HeadShard>> {
+    fn take_back(&mut self, place: u32) -> Option<Vec<HeadShard>> {
         let moves = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let lost = |it: &Move| it.layer == layer && it.receipt.check() == Err(DeviceError::NotSubmitted);
+        let lost = |it: &Move| it.place == place && it.receipt.check() == Err(DeviceError::NotSubmitted);
         let first = moves.iter().position(lost)?;
         let old = moves[first].receipt.take();
         let mut at = 0;
         moves.retain(|it| {
             at += 1;
-            at <= first || it.layer != layer
+            at <= first || it.place != place
         });
         old
     }
@@ -57,6 +59,9 @@ impl Moves {
 impl KvCache {
     /// Gives the pools of a layer room for `num_blocks` blocks, and records into `encoder` the copy of what they hold: all
     /// blocks that the old and the new pools have. A pool of that size already is left as it is.
+    ///
+    /// Where layers form [groups](crate::layout::KvLayout::groups), a layer shares its pools with one of every other group, and
+    /// all of these grow at once: a call for another of them finds it done.
     ///
     /// The cache has as many blocks as the smallest of its layers. So all layers grow before the manager
     /// [does](crate::blocks::CacheManager::resize), and shrink after it. What was recorded before uses the old pools: submit it
@@ -106,26 +111,27 @@ impl KvCache {
             let problem = format!("is {num_blocks}, outside 1..={most}; make the cache with a larger max_num_blocks");
             return Err(ArgumentError::new("num_blocks", problem).into());
         }
-        if let Some(old) = self.moves.take_back(layer) {
-            self.set_layer(layer, old);
+        let place = self.layer(layer)?.place;
+        if let Some(old) = self.moves.take_back(place) {
+            self.set_place(place, &old);
         }
         let resized = self.layout().with_num_blocks(num_blocks);
-        let old = self.head_shards(layer)?;
+        let old = &self.places()[place as usize];
         if old.iter().all(|shard| shard.k.size() == resized.k_shard_bytes(shard.num_heads)) {
             return Ok(());
         }
-        let new = old.iter().map(|shard| shard.resized(&self.maker, &resized, &self.layouts, layer));
+        let new = old.iter().map(|shard| shard.resized(&self.maker, &resized, &self.layouts, place));
         let new = new.collect::<Result<Vec<_>, _>>()?;
         // Out of memory can also mean that the device went away.
         self.maker.check()?;
-        let receipt = Receipt::record(&self.maker, encoder, &[], old.to_vec())?;
+        let receipt = Receipt::record(&self.maker, encoder, &[], old.clone())?;
         for (old, new) in old.iter().zip(&new) {
             for (old, new) in [(&old.k, &new.k), (&old.v, &new.v)] {
                 encoder.copy_buffer_to_buffer(old, 0, new, 0, old.size().min(new.size()));
             }
         }
-        self.moves.push(layer, receipt);
-        self.set_layer(layer, new);
+        self.moves.push(place, layer, receipt);
+        self.set_place(place, &new);
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ const MAX_HEADS_WITH_TERMS: u32 = 4096;
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
     pub(crate) num_q_heads: u32,
+    pub(crate) layer: u32,
     pub(crate) scale: Option<f32>,
     pub(crate) causal: bool,
     pub(crate) window: Option<u32>,
@@ -38,6 +39,7 @@ impl AttentionSpec {
     pub fn new(num_q_heads: u32) -> Self {
         Self {
             num_q_heads,
+            layer: 0,
             scale: None,
             causal: true,
             window: None,
@@ -52,6 +54,9 @@ impl AttentionSpec {
     }
 
     setters! {
+        /// Sets the layer of the model to whose shape the kernels are made, where layers are not all alike; 0 unless set. They
+        /// serve every layer of as many KV heads, as wide, whose blocks are kept for the keys that the spec lets a query see.
+        with_layer(layer: u32);
         /// Sets the factor of `q · k`: positive and finite.
         with_scale(scale: f32) => Some(scale);
         /// Sets whether a query sees no key past its own. If not, it sees all keys of its sequence.
@@ -135,6 +140,20 @@ impl AttentionSpec {
                 padding: [0.0; 2],
             })
             .collect()
+    }
+
+    /// Refuses a spec that lets a query see more keys than a layer's blocks are kept for.
+    pub(crate) fn check_window(&self, layer: u32, layout: &KvLayout) -> Result<(), SpecError> {
+        let Some(kept) = layout.window() else { return Ok(()) };
+        let given = match self.window {
+            Some(window) if window <= kept => return Ok(()),
+            Some(window) => format!("is {window}"),
+            None => "is not set".to_owned(),
+        };
+        let problem = format!(
+            "{given}, but layer {layer} keeps {kept} keys of a sequence, and blocks before them may be others'; make the spec              with_window({kept}) or less, or the cache with a wider one"
+        );
+        Err(SpecError::new("window", problem))
     }
 
     /// Refuses, by name, what contradicts itself or the cache.

@@ -7,6 +7,7 @@ use crate::blocks::BlockId;
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::DeviceError;
 use crate::host::{BlockShape, HostBlocks, Side};
+use crate::layout::KvLayout;
 
 /// Staging memory is dealt out in pieces of at most so many bytes, where no block needs more: drivers find them sooner
 /// than one piece of all.
@@ -59,7 +60,7 @@ impl Route {
         let shape = BlockShape::of(cache.layout());
         let limit = MAX_CHUNK_BYTES.min(cache.profile().max_buffer_bytes);
         let mut route = Self::default();
-        for (layer, head_shards) in (0..).zip(cache.layers()) {
+        for (place, head_shards) in (0..).zip(cache.places()) {
             for head_shard in head_shards {
                 let (layout, heads) = (cache.layout(), head_shard.num_heads);
                 let pools = [
@@ -67,7 +68,7 @@ impl Route {
                     (Side::V, &head_shard.v, layout.v_block_bytes(heads)),
                 ];
                 for (side, pool, piece) in pools {
-                    let host_offset = shape.head_offset(layer, side, head_shard.first_head);
+                    let host_offset = shape.head_offset(place, side, head_shard.first_head);
                     let mut first = 0;
                     while first < blocks.len() {
                         let (chunk, chunk_offset) = route.room(piece, limit);
@@ -99,7 +100,7 @@ impl Route {
 }
 
 /// An empty copy of these blocks on the host.
-pub(crate) fn host_blocks(cache_shape: BlockShape, ids: &[BlockId]) -> Result<HostBlocks, DeviceError> {
-    HostBlocks::zeros(cache_shape, ids.to_vec())
+pub(crate) fn host_blocks(layout: &KvLayout, ids: &[BlockId]) -> Result<HostBlocks, DeviceError> {
+    HostBlocks::of_cache(layout, ids.to_vec())
         .map_err(|bytes| DeviceError::HostMemory { what: "a copy of the blocks", bytes })
 }

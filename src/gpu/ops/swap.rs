@@ -8,12 +8,14 @@ use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
 use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::ops::staging::{Route, host_blocks};
 use crate::gpu::receipt::Receipt;
-use crate::host::{BlockShape, HostBlocks};
+use crate::host::HostBlocks;
+use crate::layout::KvLayout;
 
 /// Blocks on their way to the host; see [`KvCache::swap_out`].
 #[derive(Debug)]
 pub struct SwapOut {
-    shape: BlockShape,
+    /// Of the cache.
+    layout: KvLayout,
     /// In ascending order, none twice.
     ids: Vec<BlockId>,
     route: Route,
@@ -57,7 +59,7 @@ impl SwapOut {
     /// was dropped or refused instead, [`DeviceError::Lost`], [`DeviceError::HostMemory`].
     pub fn read(&self) -> Result<HostBlocks, DeviceError> {
         self.check()?;
-        let mut blocks = host_blocks(self.shape, &self.ids)?;
+        let mut blocks = host_blocks(&self.layout, &self.ids)?;
         let views = self.staging.iter().map(|buffer| compat::mapped(buffer).ok_or(DeviceError::Lost));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         for run in &self.route.runs {
@@ -111,11 +113,12 @@ impl KvCache {
             let to = &staging[run.chunk];
             encoder.copy_buffer_to_buffer(&run.pool, run.pool_offset, to, run.chunk_offset, run.bytes());
         }
-        Ok(SwapOut { shape: BlockShape::of(self.layout()), ids, route, staging, receipt })
+        Ok(SwapOut { layout: self.layout().clone(), ids, route, staging, receipt })
     }
 
     /// Records copies of blocks from the host: for every pair, the block that held `pair.0` when it was swapped out comes
-    /// back as block `pair.1`. Of the same cache or another one, whatever its head shards.
+    /// back as block `pair.1`. Of the same cache or another one, whatever its head shards; where layers form groups, its groups
+    /// and limits are the same.
     ///
     /// # Errors
     /// [`GpuError::Argument`] for blocks of another shape, a block that was not swapped out, that does not exist or that
@@ -127,7 +130,7 @@ impl KvCache {
         pairs: &[(BlockId, BlockId)],
     ) -> Result<(), GpuError> {
         self.check()?;
-        if let Some((field, given, expected)) = host.shape().difference(&BlockShape::of(self.layout()), true) {
+        if let Some((field, given, expected)) = host.difference(self.layout()) {
             let problem = format!("has blocks of {field} {given}, but the cache has {expected}");
             return Err(ArgumentError::new("host", problem).into());
         }

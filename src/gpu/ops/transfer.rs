@@ -8,6 +8,7 @@ use crate::blocks::BlockId;
 use crate::gpu::binding::{check_disjoint, element_bytes, grid, storage_binding};
 use crate::gpu::cache::KvCache;
 use crate::gpu::error::{ArgumentError, DeviceError, GpuError};
+use crate::gpu::group::LayerShape;
 use crate::gpu::kernel::params::TransferParams;
 use crate::gpu::kernel::shape::KvShape;
 use crate::gpu::kernel::{ITEM_LANES, Kernel};
@@ -15,7 +16,6 @@ use crate::gpu::make::{BindingKind, Dispatch, record};
 use crate::gpu::ops::blocks::written_twice;
 use crate::gpu::pools::pool_buffers;
 use crate::gpu::value::{ExternalLayout, Identity};
-use crate::layout::KvLayout;
 
 /// One layer's K and V in another engine's pools.
 ///
@@ -63,6 +63,7 @@ impl BlockPair {
 pub struct Transfer {
     layout: ExternalLayout,
     cache: Identity,
+    shape: LayerShape,
     io: wgpu::BindGroupLayout,
     /// For K and for V.
     import: [wgpu::ComputePipeline; 2],
@@ -77,12 +78,21 @@ enum Direction {
 }
 
 impl KvCache {
-    /// Compiles the kernels for another engine's layout.
+    /// Compiles the kernels for another engine's layout, for layers that are alike in KV heads and widths.
     pub fn transfer(&self, layout: ExternalLayout) -> Result<Transfer, GpuError> {
+        self.layer_transfer(0, layout)
+    }
+
+    /// The same for layers of the shape that `layer` has, where they are not all alike.
+    ///
+    /// # Errors
+    /// [`GpuError::Argument`] for a layer that does not exist, or [`GpuError::Device`].
+    pub fn layer_transfer(&self, layer: u32, layout: ExternalLayout) -> Result<Transfer, GpuError> {
         use BindingKind::{Read, Uniform, Write};
         self.maker.check()?;
         let io = self.maker.layout("paged.transfer_io", &[Uniform, Read, Read, Write])?;
-        let [k, v] = sides(self.layout());
+        let shape = LayerShape::of(self.layer(layer)?.layout);
+        let [k, v] = sides(&shape.kv);
         let both = |kernel: fn(KvShape, ExternalLayout) -> Kernel| {
             let of_k = self.maker.pipeline(&kernel(k, layout), &[&io])?;
             let of_v = if k == v { of_k.clone() } else { self.maker.pipeline(&kernel(v, layout), &[&io])? };
@@ -90,7 +100,7 @@ impl KvCache {
         };
         let import = both(|kv, external| Kernel::PoolImport { kv, external })?;
         let export = both(|kv, external| Kernel::PoolExport { kv, external })?;
-        Ok(Transfer { layout, cache: self.identity().clone(), io, import, export })
+        Ok(Transfer { layout, cache: self.identity().clone(), shape, io, import, export })
     }
 
     /// Records the import of one layer's K and V: every pair's block of `pool` becomes our block, converted as
@@ -134,13 +144,15 @@ impl KvCache {
         direction: Direction,
     ) -> Result<(), GpuError> {
         self.check()?;
-        let (maker, layout, profile) = (&self.maker, self.layout(), self.profile());
-        let head_shards = self.head_shards(layer)?;
+        let served = self.layer(layer)?;
+        let (maker, profile) = (&self.maker, self.profile());
+        let (layout, head_shards) = (served.layout, served.head_shards);
         if transfer.cache != *self.identity() {
             return Err(ArgumentError::other_cache("transfer").into());
         }
+        served.check_shape(layer, "transfer", &transfer.shape)?;
         check_pairs(pairs, pool.num_blocks, layout.num_blocks(), direction)?;
-        let shapes = sides(layout);
+        let shapes = sides(&transfer.shape.kv);
         let per_word = transfer.layout.element.per_word();
         let theirs = |name, slice, shape: &KvShape| {
             let rows = u64::from(layout.num_kv_heads()) * u64::from(layout.block_size());
@@ -189,9 +201,8 @@ impl KvCache {
 }
 
 /// What a dispatch that copies only K, or only V, must know of the cache: both widths are that one's.
-fn sides(layout: &KvLayout) -> [KvShape; 2] {
-    let kv = KvShape::of(layout);
-    [kv.head_dim, kv.v_head_dim].map(|width| KvShape { head_dim: width, v_head_dim: width, ..kv })
+fn sides(kv: &KvShape) -> [KvShape; 2] {
+    [kv.head_dim, kv.v_head_dim].map(|width| KvShape { head_dim: width, v_head_dim: width, ..*kv })
 }
 
 fn check_pairs(

@@ -83,6 +83,9 @@ impl Snapshot {
     /// another one, [`SnapshotError::HostMemory`].
     pub fn new(records: &[SequenceRecord], blocks: &HostBlocks) -> Result<Self, SnapshotError> {
         let shape = *blocks.shape();
+        if blocks.num_groups() > 1 {
+            return Err(SnapshotError::Groups { groups: blocks.num_groups() });
+        }
         let (records, sources) = check::number_pages(records, &shape)?;
         let mut pages = check::pages(&records, &shape)?;
         let mut data = Vec::new();

@@ -340,7 +340,7 @@ fn a_plan_of_an_open_step_is_not_overwritten() {
 fn encoded_words_can_be_followed_by_their_offsets() {
     let raw = RawTables { cu_seqlens_q: Some(&[0, 2, 3]), ..tables(&[6, 5, 4, 9], 2, &[7, 3]) };
     let mut plan = plan(&raw).unwrap();
-    let mut words = vec![1; 1000];
+    let mut words = Vec::new();
     plan.encode(0, &mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     let header: StepHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..18]));
@@ -380,6 +380,7 @@ fn encoded_words_can_be_followed_by_their_offsets() {
     plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(6) });
     plan.copies.push(BlockCopy { source: BlockId::of_pool(5), target: BlockId::of_pool(1) });
     plan.clears.push(BlockId::of_pool(7));
+    words.clear();
     plan.encode(0, &mut words);
     assert_eq!(words.len() as u64 * 4, plan.upload_bytes());
     assert_eq!(words[..18], [1, 0, 0, 0, 0, 36, 36, 43, 44, 1, 0, 43, 43, 36, 2, 38, 1, 42]);
