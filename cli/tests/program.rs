@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use wgpu_paged_attention::testkit::{Fault, RotationFault, skip, test_device};
+use wgpu_paged_attention::testkit::{Fault, LayerFault, RotationFault, skip, test_device};
 
 /// A case that takes milliseconds.
 const TINY: [&str; 5] = ["bench", "--case", "1,17,2,1,8", "--samples", "5"];
@@ -315,9 +315,9 @@ fn a_quick_check_passes_and_notices_its_planted_faults() {
     let planted = json["self_test"].as_array().expect("a list");
     let names: Vec<_> = Fault::ALL.map(Fault::name).to_vec();
     let found: Vec<_> = planted.iter().map(|fault| fault["fault"].as_str().expect("a text")).collect();
-    let rotations = RotationFault::ALL.map(RotationFault::name);
-    let (of_rotations, found): (Vec<&str>, Vec<_>) = found.into_iter().partition(|name| rotations.contains(name));
-    assert_eq!(of_rotations, rotations);
+    let others = [&RotationFault::ALL.map(RotationFault::name)[..], &LayerFault::ALL.map(LayerFault::name)].concat();
+    let (of_others, found): (Vec<&str>, Vec<_>) = found.into_iter().partition(|name| others.contains(name));
+    assert_eq!(of_others, others);
     assert_eq!(found.len() % names.len(), 0, "all of them for each form of the lanes");
     assert!(!found.is_empty() && found.chunks(names.len()).all(|found| found == names), "{found:?}");
     assert!(planted.iter().all(|fault| fault["noticed"] == json!(true)));

@@ -17,7 +17,8 @@ use rand::Rng;
 use wgpu_paged_attention::config::KvDtype;
 use wgpu_paged_attention::gpu::{ChunkForm, DeviceProfile, LaneComm};
 use wgpu_paged_attention::testkit::{
-    Fault, Gpu, RotationFault, RotationScenario, Scenario, Verdict, changed, in_parallel,
+    Fault, Gpu, LayerEngine, LayerFault, RotationFault, RotationScenario, Scenario, Verdict, changed, in_parallel,
+    layer_config, layer_kinds, layer_story,
 };
 
 use crate::report::Adapter;
@@ -29,6 +30,10 @@ pub use scenarios::{CheckScene, scenarios};
 
 /// Queries of the chunks that a software device serves like a GPU.
 const CHUNK_QUERIES: u32 = 9;
+/// What a scenario of such layers is called.
+const LAYERS: &str = "layers of unlike kinds";
+/// Splits so short that these have some to merge.
+const LAYER_SPLIT: u32 = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -97,6 +102,15 @@ impl Variant {
         Fault::ALL.into_iter().filter(|fault| planted && fault.shows_in(&spec)).collect()
     }
 
+    /// Layers of unlike kinds in one cache: a model without a fault, and one for each of these. In f16, and where time is no
+    /// matter in a form of other lanes and in a format with scales.
+    fn layers(&self, own: bool, options: &CheckOptions) -> Vec<Option<LayerFault>> {
+        let planted = own && self.format == KvDtype::F16;
+        let more = !options.quick && (self.format == KvDtype::F16 || own && self.format == KvDtype::Int8);
+        let faults = LayerFault::ALL.into_iter().filter(|_| planted).map(Some);
+        if self.paged && (planted || more) { faults.chain([None]).collect() } else { Vec::new() }
+    }
+
     /// Whether chunks have a kernel of their own.
     fn has_chunks(&self) -> bool {
         self.profile.chunk_form != ChunkForm::QueryTiles
@@ -128,6 +142,7 @@ struct Work {
     faults: Vec<Fault>,
     rotations: Vec<RotationScenario>,
     planted_rotations: Vec<(RotationFault, RotationScenario)>,
+    layers: Vec<Option<LayerFault>>,
 }
 
 impl Work {
@@ -138,13 +153,15 @@ impl Work {
             let rotations = if rotates { rotations(options, variant.format) } else { Vec::new() };
             let planted = rotates && variant.format == KvDtype::F16;
             let planted_rotations = if planted { planted_rotations().collect() } else { Vec::new() };
-            Self { variant, scenarios, faults, rotations, planted_rotations }
+            let layers = variant.layers(variant.profile == *profile, options);
+            Self { variant, scenarios, faults, rotations, planted_rotations, layers }
         };
         Variant::all(gpu, profile, options).into_iter().map(work).collect()
     }
 
     fn len(&self) -> usize {
-        self.scenarios.len() + self.faults.len() + self.rotations.len() + self.planted_rotations.len()
+        let planted = self.faults.len() + self.planted_rotations.len();
+        self.scenarios.len() + self.rotations.len() + self.layers.len() + planted
     }
 
     fn run(&self, gpu: &Gpu, seed: u64, begin: &dyn Fn(&str)) -> (GroupReport, Vec<PlantedFault>) {
@@ -172,6 +189,16 @@ impl Work {
         }
         for scenario in &self.rotations {
             group.add(scenario.to_string(), &scenario.seq_lens, variant, &rotate(scenario, None));
+        }
+        let mut engine = None;
+        for &fault in &self.layers {
+            let planted = if fault.is_some() { ", planted fault" } else { "" };
+            begin(&format!("{}: {LAYERS}{planted}", variant.label()));
+            let answer = judge_layers(gpu, variant, seed, &mut engine, fault);
+            match fault {
+                Some(fault) => self_test.push(PlantedFault::new(fault.name(), variant, &answer)),
+                None => group.add(LAYERS.to_owned(), &[], variant, &answer),
+            }
         }
         (group, self_test)
     }
@@ -212,6 +239,27 @@ pub fn run(
 }
 
 type Answer = Result<f64, Verdict>;
+
+/// Layers of unlike kinds in one cache, with the tables of each group and their windows. The kernels are made once.
+fn judge_layers(
+    gpu: &Gpu,
+    variant: &Variant,
+    seed: u64,
+    kept: &mut Option<LayerEngine>,
+    fault: Option<LayerFault>,
+) -> Answer {
+    let engine = match kept {
+        Some(engine) => engine,
+        None => {
+            let profile = changed(&variant.profile(seed), |it| it.split_tokens = LAYER_SPLIT);
+            let numbers: Vec<u32> = (0..layer_kinds(variant.format).len() as u32).collect();
+            kept.insert(LayerEngine::new(gpu, &profile, &layer_config(variant.format), &numbers)?)
+        }
+    };
+    engine.reset()?;
+    let steps = layer_story(engine, fault)?;
+    Ok(steps.iter().map(|step| step.worst).fold(0.0, f64::max))
+}
 
 fn judge(gpu: &Gpu, variant: &Variant, scenario: &CheckScene, seed: u64, fault: Option<Fault>) -> Answer {
     let mut profile = variant.profile(seed);
