@@ -1,5 +1,6 @@
 //! One case on a device, in one mode: a filled cache and the steps to time.
 
+mod operands;
 mod verify;
 
 use std::collections::HashSet;
@@ -8,12 +9,15 @@ use rand::seq::SliceRandom;
 use wgpu_paged_attention::config::CacheConfig;
 use wgpu_paged_attention::error::ConfigError;
 use wgpu_paged_attention::gpu::{
-    AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, DeviceProfile, GpuError, KvCache, Step,
+    AppendIo, AppendSpec, Appender, Attention, AttentionIo, DeviceError, DeviceProfile, GpuError, IoFormat, KvCache,
+    Step,
 };
 use wgpu_paged_attention::layout::KvLayout;
 use wgpu_paged_attention::plan::slot_at;
-use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, io_buffer, slots_of};
+use wgpu_paged_attention::testkit::{Gpu, SENTINEL, Verdict, append_plan, attend_plan, slots_of};
 
+use self::operands::{Contents, Operand, operands};
+use super::inputs::Placement;
 use super::{CaseInputs, Kind, Mode, Op, PassTimer, Sample, TimerError};
 use crate::seed::rng_for;
 
@@ -43,7 +47,7 @@ pub struct Work {
     op: Op,
     step: Step,
     /// q and the output; or K and V.
-    operands: [wgpu::Buffer; 2],
+    operands: [Operand; 2],
     lse: Option<wgpu::Buffer>,
 }
 
@@ -54,6 +58,7 @@ impl Case {
         let cache = KvCache::with_profile(&gpu.device, &layout, profile.clone())?;
         let terms = (inputs.slopes(), inputs.sinks());
         let spec = inputs.variant.attention_spec(inputs.shape.num_q_heads, (&terms.0, &terms.1), inputs.lse);
+        let spec = if inputs.placement == Placement::Arena { spec.with_shared_buffers() } else { spec };
         let (appender, attention) = (cache.appender(AppendSpec::new())?, cache.attention(spec)?);
         let tables = tables_of(inputs, &layout, mode);
         let case = Self { gpu: gpu.clone(), inputs: inputs.clone(), cache, appender, attention, tables };
@@ -82,10 +87,13 @@ impl Case {
     fn append(&self, tokens: &[(usize, u32)]) -> Result<Work, Verdict> {
         let slots = slots_of(self.cache.layout(), &self.tables, tokens);
         let step = self.step(&append_plan(self.cache.layout(), self.cache.schedule(), &slots)?)?;
-        let operands = [(Kind::K, "k"), (Kind::V, "v")].map(|(kind, label)| {
+        let row = self.inputs.row_len();
+        let contents = [Kind::K, Kind::V].map(|kind| {
             let token = |&(seq, position): &(usize, u32)| self.inputs.token(kind, seq, position);
-            self.gpu.storage(label, &tokens.iter().flat_map(token).collect::<Vec<f32>>())
+            let column = Some(self.inputs.query_len() + kind as usize * row);
+            Contents { values: tokens.iter().flat_map(token).collect(), row, column }
         });
+        let operands = self.operands(IoFormat::F32, contents);
         Ok(Work { op: Op::Append, step, operands, lse: None })
     }
 
@@ -103,12 +111,15 @@ impl Case {
         let (layout, schedule) = (self.cache.layout(), self.cache.schedule());
         let step = self.step(&attend_plan(layout, schedule, &self.tables, &inputs.lens, &queries, false)?)?;
         let q = inputs.query_values(rows);
-        let operands = [
-            io_buffer(&self.gpu, "q", &q, io_format),
-            io_buffer(&self.gpu, "out", &vec![SENTINEL; q.len()], io_format),
-        ];
+        let (row, out) = (inputs.query_len(), vec![SENTINEL; q.len()]);
+        let contents = [(q, Some(0)), (out, None)].map(|(values, column)| Contents { values, row, column });
+        let operands = self.operands(io_format, contents);
         let lse = inputs.lse.then(|| self.gpu.storage("lse", &vec![SENTINEL; heads as usize]));
         Ok(Work { op, step, operands, lse })
+    }
+
+    fn operands(&self, io_format: IoFormat, contents: [Contents; 2]) -> [Operand; 2] {
+        operands(&self.gpu, self.inputs.placement, self.inputs.fused_len(), io_format, contents)
     }
 
     fn step(&self, plan: &wgpu_paged_attention::plan::StepPlan) -> Result<Step, Verdict> {
@@ -119,7 +130,7 @@ impl Case {
     }
 
     fn record(&self, work: &Work, pass: &mut wgpu::ComputePass<'_>) -> Result<(), GpuError> {
-        let [first, second] = [0, 1].map(|operand| work.operands[operand].slice(..));
+        let [first, second] = work.operands.each_ref().map(Operand::io);
         for layer in 0..self.inputs.layers {
             if work.op == Op::Append {
                 self.cache.append(pass, &self.appender, &work.step, layer, AppendIo::new(first, second))?;

@@ -8,6 +8,7 @@ use wgpu_paged_attention::gpu::DeviceProfile;
 use wgpu_paged_attention::reference::max_error;
 use wgpu_paged_attention::testkit::{ACCURACY, Gpu, Scenario, ScenarioSpec, Verdict};
 
+use super::inputs::Placement;
 use super::{CaseInputs, Comparison, Figure, Group, Limit, Measure, Mode, ModelShape, Op};
 
 const HEADS: (u32, u32, u32) = (32, 8, 128);
@@ -33,6 +34,18 @@ pub fn groups(seed: u64) -> Vec<Group> {
     };
     let mut windowed = batch(&[8192]);
     windowed.variant.window = Some(256);
+    let placed = |op: Op, what: &str, inputs: &CaseInputs| {
+        let at = |placement| CaseInputs { placement, ..inputs.clone() };
+        let over = |placed: &str| format!("{what} {placed}: over buffers without gaps");
+        Group {
+            ops: vec![op],
+            sides: paged([Placement::Compact, Placement::Arena, Placement::Fused].map(at).to_vec()),
+            comparisons: vec![
+                ratio(&over("in one arena"), &[1], &[0], Limit::AtMost(1.03)),
+                ratio(&over("in fused q, k, v"), &[2], &[0], Limit::AtMost(1.03)),
+            ],
+        }
+    };
     let prefixed = CaseInputs { shared_prefix: 2048, ..batch(&[2048 + 64; 64]) };
     let short = [256; 63];
     let lens: Vec<u32> = [32_768].into_iter().chain(short).collect();
@@ -98,6 +111,9 @@ pub fn groups(seed: u64) -> Vec<Group> {
                 Limit::AtMost(1.3),
             )],
         },
+        placed(Op::Decode, "decode of 8 x 1024 tokens,", &batch(&[1024; 8])),
+        placed(Op::Prefill, "prefill of 512 tokens,", &batch(&[512])),
+        placed(Op::Append, "append of 512 tokens,", &batch(&[512])),
     ]
 }
 
@@ -146,7 +162,7 @@ mod tests {
     #[test]
     fn the_ragged_batch_is_the_sum_of_its_parts() {
         let groups = groups(1);
-        let ragged = groups.last().unwrap();
+        let ragged = groups.iter().find(|group| group.sides[0].0.workload != "uniform").unwrap();
         let lens: Vec<&[u32]> = ragged.sides.iter().map(|(inputs, _)| &*inputs.lens).collect();
         assert_eq!(lens[0].len(), 64);
         assert_eq!(lens[0], [lens[1], lens[2]].concat());

@@ -8,10 +8,22 @@ use wgpu_paged_attention::testkit::ScenarioVariant;
 use super::{Cost, Mode, ModelShape, Op, accounting};
 use crate::seed::{CaseRng, InputHash, rng_for};
 
-/// Bytes of K that one append writes at most: what an engine sends at a time, and within every device's binding.
+/// Bytes that one append reads of a buffer at most: what an engine sends at a time, and within every device's binding.
 const MAX_APPEND_BYTES: u64 = 64 << 20;
 /// Tokens of a sequence that the append operation writes at most: a chunk of a prefill.
 const MAX_APPEND_TOKENS: u32 = 512;
+
+/// Where what a step reads and writes lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// In a buffer each, without gaps.
+    #[default]
+    Compact,
+    /// One after the other in one buffer, as arenas hand memory out.
+    Arena,
+    /// Queries, K and V as columns of a fused projection, `[tokens, q | k | v]`.
+    Fused,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseInputs {
@@ -24,6 +36,7 @@ pub struct CaseInputs {
     pub shared_prefix: u32,
     pub variant: ScenarioVariant,
     pub lse: bool,
+    pub placement: Placement,
     /// Layers, all with the same data: so many that a device's caches do not hold what one layer reads next.
     pub layers: u32,
     pub seed: u64,
@@ -47,6 +60,7 @@ impl CaseInputs {
             shared_prefix: 0,
             variant: ScenarioVariant::PLAIN,
             lse: false,
+            placement: Placement::Compact,
             layers: 1,
             seed,
         }
@@ -62,9 +76,16 @@ impl CaseInputs {
     }
 
     pub fn variant_name(&self, op: Op) -> String {
-        if op == Op::Append {
-            return ScenarioVariant::PLAIN.to_string();
-        }
+        let computed = if op == Op::Append { ScenarioVariant::PLAIN.to_string() } else { self.attention_name(op) };
+        let placed = match self.placement {
+            Placement::Compact => return computed,
+            Placement::Arena => "in an arena",
+            Placement::Fused => "in fused q, k, v",
+        };
+        if computed == ScenarioVariant::PLAIN.to_string() { placed.to_owned() } else { format!("{computed}, {placed}") }
+    }
+
+    fn attention_name(&self, op: Op) -> String {
         let mut variant = self.variant;
         // One query at the end of its sequence has no keys behind it, and a wide window leaves none out.
         variant.causal |= op == Op::Decode && self.decoding == 1;
@@ -94,6 +115,16 @@ impl CaseInputs {
         hash.finish()
     }
 
+    /// Elements of a token's queries.
+    pub(super) fn query_len(&self) -> usize {
+        (self.shape.num_q_heads * self.shape.head_dim) as usize
+    }
+
+    /// Elements of a token of a fused projection.
+    pub(super) fn fused_len(&self) -> usize {
+        self.query_len() + 2 * self.row_len()
+    }
+
     pub(super) fn row_len(&self) -> usize {
         (self.shape.num_kv_heads * self.shape.head_dim) as usize
     }
@@ -108,7 +139,7 @@ impl CaseInputs {
 
     /// `[rows, num_q_heads, head_dim]`
     pub(super) fn query_values(&self, rows: usize) -> Vec<f32> {
-        let len = rows * (self.shape.num_q_heads * self.shape.head_dim) as usize;
+        let len = rows * self.query_len();
         let mut rng = rng_for(&format!("q {}", self.label()), self.seed);
         (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()
     }
@@ -131,7 +162,8 @@ impl CaseInputs {
     }
 
     pub(super) fn append_limit(&self) -> u32 {
-        (MAX_APPEND_BYTES / (4 * self.row_len() as u64)).clamp(1, 1 << 16) as u32
+        let row = if self.placement == Placement::Fused { self.fused_len() } else { self.row_len() };
+        (MAX_APPEND_BYTES / (4 * row as u64)).clamp(1, 1 << 16) as u32
     }
 
     pub(super) fn appended(&self) -> Vec<(usize, u32)> {
@@ -190,6 +222,9 @@ mod tests {
         assert_eq!(inputs.variant_name(Op::Decode), "lse");
         inputs.variant.window = Some(2);
         assert_eq!(inputs.variant_name(Op::Decode), "window 2, lse");
+        inputs.placement = Placement::Arena;
+        assert_eq!(inputs.variant_name(Op::Append), "in an arena");
+        assert_eq!(inputs.variant_name(Op::Decode), "window 2, lse, in an arena");
     }
 
     #[test]

@@ -198,11 +198,19 @@ impl<'a, T: Timer> Run<'a, T> {
     fn sample(&mut self, op: Op, sides: &mut [Side<'_, T>], deadline: Duration) -> Result<Beside, TimerError> {
         let mut beside = Beside::default();
         let rounds = Rounds { count: self.count.clone(), deadline };
+        let mut backwards = false;
         rounds.each(self.timer, |timer, counts| {
-            for side in sides.iter_mut() {
+            let mut time = |side: &mut Side<'_, T>| -> Result<(), TimerError> {
                 let sample = timer.time(side.case, &side.work)?;
                 side.samples.extend(counts.then_some(sample));
+                Ok(())
+            };
+            // What comes first in a round follows a kernel of another kind, and may pay for that.
+            match backwards {
+                false => sides.iter_mut().try_for_each(&mut time)?,
+                true => sides.iter_mut().rev().try_for_each(&mut time)?,
             }
+            backwards = !backwards;
             let read_gb_s = timer.read_gb_s()?;
             let fma_gflop_s = if op.is_compute_bound() { timer.fma_gflop_s()? } else { f64::NAN };
             beside.read_gb_s.extend(counts.then_some(read_gb_s));
@@ -308,14 +316,16 @@ impl<'a, T: Timer> Run<'a, T> {
     }
 }
 
-/// What a comparison comes to: the median over the rounds. `None` if a side of it has failed. `places` are those of the
-/// results in their group.
+/// What a comparison comes to: the median over the rounds, of quotients over two neighbours, in which each side came early
+/// and late. `None` if a side of it has failed. `places` are those of the results in their group.
 fn figure(comparison: &Comparison, places: &[usize], results: &[CaseResult], beside: &Beside) -> Option<Figure> {
     let of = |place: usize| Some(&results[places.iter().position(|&other| other == place)?]);
     let sums = |places: &[usize]| -> Option<Vec<f64>> {
         let results: Vec<&CaseResult> = places.iter().map(|&place| of(place)).collect::<Option<_>>()?;
         let rounds = results.iter().map(|result| result.samples_us.len()).min()?;
-        Some((0..rounds).map(|round| results.iter().map(|result| result.samples_us[round]).sum()).collect())
+        let times =
+            |at: std::ops::Range<usize>| results.iter().map(|result| &result.samples_us[at.clone()]).flatten().sum();
+        Some((0..rounds.saturating_sub(1).max(1)).map(|round| times(round..rounds.min(round + 2))).collect())
     };
     let numbers: Vec<f64> = match &comparison.measure {
         Measure::Ratio(over, under) => sums(over)?.into_iter().zip(sums(under)?).map(|(a, b)| a / b).collect(),

@@ -4,7 +4,7 @@ use rand::RngExt;
 use wgpu_paged_attention::formats::{decode_row, round_rows};
 use wgpu_paged_attention::plan::slot_at;
 use wgpu_paged_attention::reference::{Heads, QueryRow, attend_rows, compare, max_error};
-use wgpu_paged_attention::testkit::{Tolerances, Verdict, read_io, round_io};
+use wgpu_paged_attention::testkit::{Tolerances, Verdict, round_io};
 
 use crate::bench::{Case, CaseError, Kind, Op, PassTimer, Sample, Work};
 use crate::seed::rng_for;
@@ -30,7 +30,7 @@ impl Case {
         let rows: usize = queries.iter().map(|&queries| queries as usize).sum();
         let mut q = inputs.query_values(rows);
         round_io(&mut q, inputs.variant.io_format);
-        let out = read_io(&self.gpu, &work.operands[1], q.len(), inputs.variant.io_format).ok_or(Verdict::Lost)?;
+        let out = work.operands[1].read(&self.gpu).ok_or(Verdict::Lost)?;
         let lse: Option<Vec<f32>> = match &work.lse {
             Some(lse) => Some(self.gpu.read(lse).ok_or(Verdict::Lost)?),
             None => None,

@@ -14,6 +14,9 @@ struct Fake {
     wrong: Option<Mode>,
     /// Timed runs after which the device is lost.
     lost_after: Option<usize>,
+    /// What is timed first after a ceiling takes twice as long, and whether the next run is that.
+    slow_first: bool,
+    is_first: bool,
 }
 
 impl Clock for Fake {
@@ -47,11 +50,13 @@ impl Timer for Fake {
             return Err(TimerError::Lost);
         }
         self.now.set(self.now() + Duration::from_millis(1));
+        let slow = if std::mem::take(&mut self.is_first) && self.slow_first { 2.0 } else { 1.0 };
         // Paging costs a tenth.
-        Ok(Sample { gpu_us: None, wall_us: if *case == Mode::Paged { 1100.0 } else { 1000.0 } })
+        Ok(Sample { gpu_us: None, wall_us: slow * if *case == Mode::Paged { 1100.0 } else { 1000.0 } })
     }
 
     fn read_gb_s(&mut self) -> Result<f64, TimerError> {
+        self.is_first = true;
         Ok(10.0)
     }
 
@@ -101,17 +106,37 @@ const LONG: Duration = Duration::from_secs(1000);
 fn cases_are_checked_first_and_then_alternate_after_a_round_that_warms_up() {
     let mut fake = Fake::default();
     let report = run_all(&mut fake, &options(Some(2), LONG), &[group(&[Op::Append, Op::Decode], 17)], &mut |_| {});
-    let mut expected = vec!["prepare 17 paged", "prepare 17 contiguous"];
-    expected.extend(["check append paged", "check append contiguous"]);
-    expected.extend(["append paged", "append contiguous"].repeat(3));
-    expected.extend(["check decode paged", "check decode contiguous"]);
-    expected.extend(["decode paged", "decode contiguous"].repeat(3));
+    let mut expected = ["prepare 17 paged", "prepare 17 contiguous"].map(str::to_owned).to_vec();
+    expected.extend(["check append paged", "check append contiguous"].map(str::to_owned));
+    let rounds = |op: &str| {
+        let [paged, contiguous] = ["paged", "contiguous"].map(|mode| format!("{op} {mode}"));
+        [&paged, &contiguous, &contiguous, &paged, &paged, &contiguous].map(String::clone)
+    };
+    expected.extend(rounds("append"));
+    expected.extend(["check decode paged", "check decode contiguous"].map(str::to_owned));
+    expected.extend(rounds("decode"));
     assert_eq!(fake.log, expected);
     let samples: Vec<usize> = report.results.iter().map(|result| result.samples_us.len()).collect();
     assert_eq!(samples, [2, 2, 2, 2], "the round that warms up does not count");
     assert!(report.results.iter().all(|result| result.cold_us == Some(9000.0)));
     let ratios: Vec<f64> = report.pairs.iter().map(|pair| pair.paged_over_contiguous).collect();
     assert_eq!(ratios, [1.1, 1.1]);
+}
+
+#[test]
+fn a_quotient_does_not_tell_which_side_comes_first_after_a_ceiling() {
+    let ratio = |slow_first, places: [usize; 2]| {
+        let mut fake = Fake { slow_first, ..Fake::default() };
+        let measure = Measure::Ratio(vec![places[0]], vec![places[1]]);
+        let comparisons = vec![Comparison { what: String::new(), measure, limit: None }];
+        let group = Group { comparisons, ..group(&[Op::Decode], 17) };
+        let figure = run_all(&mut fake, &options(Some(5), LONG), &[group], &mut |_| {}).figures.remove(0);
+        (figure.measured, figure.samples)
+    };
+    for slow_first in [false, true] {
+        assert_eq!(ratio(slow_first, [0, 1]), (1.1, 4), "{slow_first}");
+        assert_eq!(ratio(slow_first, [1, 0]), (1.0 / 1.1, 4), "{slow_first}");
+    }
 }
 
 #[test]
