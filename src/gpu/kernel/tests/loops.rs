@@ -1,6 +1,7 @@
 //! Kernels are compiled without a bound on their loops, which is sound only if each ends, whatever the buffers hold.
 
 use super::variants::variants;
+use crate::gpu::kernel::Kernel;
 
 /// Loops that count in another way, and why they end.
 const OTHERS: [(&str, &str); 3] = [
@@ -105,4 +106,22 @@ fn a_loop_that_may_not_end_is_noticed() {
     }
     let right = "for (var i = lane; i < N; i += LANES) { n[i] = 1u; x = i == n; }\nfor (var h = 8u; h > 0u; h /= 2u) { x += h; }";
     assert_eq!(endless(right), None);
+}
+
+#[test]
+fn every_marked_loop_of_an_unrolled_form_is_expanded() {
+    let (mut expanded, mut left) = (0, 0);
+    for kernel in variants() {
+        let marks = kernel.wgsl().matches("{ // unroll\n").count();
+        match kernel {
+            Kernel::PagedAttention { form, .. } if form.unrolled => {
+                assert_eq!(marks, 0, "{kernel}");
+                // Rounds are counted as if none of these were left.
+                assert!(!form.whole || !kernel.wgsl().contains("{ // once if"), "{kernel}");
+                expanded += 1;
+            }
+            _ => left += marks,
+        }
+    }
+    assert!(expanded > 0 && left > 0, "{expanded} kernels were looked at; {left} loops are left in others");
 }
