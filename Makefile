@@ -18,7 +18,7 @@ help:
 	@echo "make drivers    full check on lavapipe's vector widths, SwiftShader, a newer Mesa   ARGS=--quick"
 	@echo "make targets    compile for Windows, macOS and aarch64, without linking             ARGS=TARGET"
 	@echo "make windows    quick check under Wine, on Vulkan and on DX12"
-	@echo "make burn       the cache inside burn, on burn's tensors; make cubecl on cubecl's memory alone, in half the time"
+	@echo "make burn       the cache inside burn, on burn's tensors; make cubecl: on cubecl's memory alone"
 	@echo "make gpu-compilers  what five makers' compilers make of the kernels               ARGS=--quick"
 	@echo "make setup      only install what is missing; PAGED_ATTENTION_NO_INSTALL=1 makes it only report"
 
@@ -58,7 +58,7 @@ targets:
 windows:
 	@PAGED_ATTENTION_REQUIRE_COMPILERS=1 tools/setup.sh tools/gpu-compilers/setup.sh tools/windows.sh
 
-# burn takes 7 minutes of CPU time to build, cubecl 3.5 and a half: CI runs cubecl only, which is where the library meets both.
+# burn takes 7 minutes of CPU time to build, cubecl 4: CI runs cubecl only, through the code in which the library meets both.
 BURN = tools/setup.sh cargo run --locked --manifest-path examples/burn/Cargo.toml --target-dir target/burn
 
 burn:
