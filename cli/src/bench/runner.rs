@@ -323,8 +323,7 @@ fn figure(comparison: &Comparison, places: &[usize], results: &[CaseResult], bes
     let sums = |places: &[usize]| -> Option<Vec<f64>> {
         let results: Vec<&CaseResult> = places.iter().map(|&place| of(place)).collect::<Option<_>>()?;
         let rounds = results.iter().map(|result| result.samples_us.len()).min()?;
-        let times =
-            |at: std::ops::Range<usize>| results.iter().map(|result| &result.samples_us[at.clone()]).flatten().sum();
+        let times = |at: std::ops::Range<usize>| results.iter().flat_map(|result| &result.samples_us[at.clone()]).sum();
         Some((0..rounds.saturating_sub(1).max(1)).map(|round| times(round..rounds.min(round + 2))).collect())
     };
     let numbers: Vec<f64> = match &comparison.measure {

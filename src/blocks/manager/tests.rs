@@ -1,4 +1,5 @@
 use super::*;
+use crate::blocks::SeqId;
 use crate::config::CacheConfig;
 use crate::error::{PoolError, ReserveError};
 use crate::layout::SKIP_SLOT;
