@@ -1,5 +1,7 @@
 //! Whether all that the manager remembers fits together.
 
+use std::collections::HashMap;
+
 use crate::blocks::manager::Sequence;
 use crate::blocks::manager::group::{Group, TableState};
 use crate::blocks::prefix::PrefixIndex;
@@ -91,6 +93,9 @@ impl CacheManager {
         let findable = |&block: &BlockId| prefix.is_registered(block) && self.store.is_free(block);
         let cached = (0..self.store.pool().num_blocks()).map(BlockId::of_pool).filter(findable).count() as u32;
         counter("cached blocks", self.store.num_cached(), cached)?;
+        let blocks = (0..self.store.pool().num_blocks()).map(BlockId::of_pool);
+        let firsts = blocks.filter(|&block| prefix.is_registered(block) && prefix.seat(block).is_none());
+        let contents: HashMap<u64, BlockId> = firsts.map(|block| (prefix.content(block), block)).collect();
         let mut keys = prefix.key_maker();
         for (row, state) in self.sequences.iter().enumerate().filter(|(_, state)| state.live) {
             let Some(domain) = &self.domains[row] else {
@@ -107,26 +112,41 @@ impl CacheManager {
                 prefix.check_key(block, &parent)?;
                 parent = prefix.parent(block, domain);
             }
-            self.check_attached(prefix, row as u32, state)?;
+            self.check_attached(prefix, &contents, row as u32, state)?;
         }
         Ok(())
     }
 }
 
 impl CacheManager {
-    /// Whether the blocks of a sequence in other groups are found, if at all, by what its blocks in the first one hold.
-    fn check_attached(&self, prefix: &PrefixIndex, row: u32, state: &Sequence) -> Result<(), InvariantError> {
+    /// Whether the blocks of a sequence in other groups are found, if at all, by what its blocks in the first one hold, as far
+    /// as they go: two texts that part behind such a block share it, and it is found by the one that was there first.
+    /// `contents` has a block of the first group for each.
+    fn check_attached(
+        &self,
+        prefix: &PrefixIndex,
+        contents: &HashMap<u64, BlockId>,
+        row: u32,
+        state: &Sequence,
+    ) -> Result<(), InvariantError> {
         let (first, others) = self.groups.split_first().expect("a cache has a group");
-        for column in 0..state.registered {
-            let reference = first.tables.row(row)[column as usize];
+        let size = self.layout.block_size();
+        for at in 0..state.registered {
+            let reference = first.tables.row(row)[at as usize];
             for (idx, group) in (1..).zip(others) {
-                for column in group.columns_ending_in(column, self.layout.block_size()) {
+                for column in group.columns_ending_in(at, size) {
                     let block = group.tables.row(row)[column as usize];
                     if block == RELEASED || reference == RELEASED || !prefix.is_registered(block) {
                         continue;
                     }
-                    let seat = group.seat(idx, column, self.layout.block_size());
-                    if prefix.seat(block) != Some(seat) || prefix.content(block) != prefix.content(reference) {
+                    let end = ((column + 1) * group.layout.block_size() - at * size) as usize;
+                    let same = |&found: &BlockId| {
+                        prefix.before(found) == prefix.before(reference)
+                            && prefix.tokens(found)[..end] == prefix.tokens(reference)[..end]
+                    };
+                    // Of a content that is gone nothing is found.
+                    let holds = contents.get(&prefix.content(block)).is_none_or(same);
+                    if prefix.seat(block) != Some(group.seat(idx, column, size)) || !holds {
                         let what = "it is attached to something else than its sequence holds";
                         return Err(InvariantError::Prefix { block, what });
                     }

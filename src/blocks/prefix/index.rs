@@ -151,6 +151,11 @@ impl PrefixIndex {
         Seat::of(self.entries[block.index()].parent)
     }
 
+    /// Numbers what stands before a registered block of the first group.
+    pub(crate) fn before(&self, block: BlockId) -> u64 {
+        self.entries[block.index()].parent
+    }
+
     /// Numbers what a block holds; 0 if it is not registered.
     pub(crate) fn content(&self, block: BlockId) -> u64 {
         self.entries[block.index()].content

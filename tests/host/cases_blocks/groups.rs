@@ -161,6 +161,22 @@ fn rejected_drafts_are_found_in_no_group() {
     assert_eq!((it.cached(&text), it.cached(&branch)), (32, 64));
 }
 
+/// Two branches part behind a block of the windowed group and inside one of the other.
+#[test]
+fn a_block_that_two_texts_share_is_found_by_the_first_of_them() {
+    let mut it = engine(UNLIKE, 40, &caching().with_window_slack(64));
+    let (seq, _) = it.text(&text(52), &Domain::default());
+    let fork = it.cache.fork(seq).unwrap();
+    for (seq, rest) in [(seq, [7; 20]), (fork, [8; 20])] {
+        it.cache.reserve_tokens(&[(seq, &rest)], &mut it.plan).unwrap();
+        it.commit();
+    }
+    let with = |rest| [text(52), vec![rest; 20]].concat();
+    assert_eq!([it.cached(&with(7)), it.cached(&with(8))], [64, 32]);
+    it.cache.release(seq).unwrap();
+    it.cache.check_invariants().unwrap();
+}
+
 #[test]
 fn ids_that_come_late_are_found_in_every_group() {
     let mut it = engine(ALIKE, 40, &caching().with_window_slack(32));
