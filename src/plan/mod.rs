@@ -207,7 +207,12 @@ impl StepPlan {
         &self.parts[..self.num_groups]
     }
 
-    /// The same, to be filled.
+    /// What a manager fills: the groups, the copies and the clears.
+    pub(crate) fn split(&mut self) -> (&mut [GroupPlan], &mut Vec<BlockCopy>, &mut Vec<BlockId>) {
+        (&mut self.parts[..self.num_groups], &mut self.copies, &mut self.clears)
+    }
+
+    /// The groups, to be filled.
     pub(crate) fn groups_mut(&mut self) -> &mut [GroupPlan] {
         &mut self.parts[..self.num_groups]
     }
@@ -302,10 +307,11 @@ impl StepPlan {
             self.cu_seqlens_q.push(self.num_rows());
             return Ok(());
         }
-        let (first_row, schedule) = (self.num_rows(), self.schedule);
+        let first_row = self.num_rows();
+        let splits = seq_len.div_ceil(self.schedule.split_tokens(queries)).max(1);
         for (group, (table_base, era)) in self.groups_mut().iter_mut().zip(tables) {
-            let span = Span { first_row, queries, seq_len, table_base, era, splits: 0, shared: Default::default() };
-            group.tiling.push(&schedule, span)?;
+            let span = Span { first_row, queries, seq_len, table_base, era, splits, shared: Default::default() };
+            group.tiling.push(span)?;
         }
         // Lengths are at most MAX_SEQ_LEN, rows at most MAX_ROWS: far from the ends of i32.
         let first = seq_len as i32 - queries as i32;

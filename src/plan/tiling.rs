@@ -12,6 +12,8 @@ use crate::error::PlanError;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tiling {
     spans: Vec<Span>,
+    /// Whether every sequence so far brings one query, over as many splits as its place had in the step before.
+    steady: bool,
     /// Of the step before, until this one's are laid out.
     pub(super) laid: Laid,
     is_laid: bool,
@@ -81,6 +83,7 @@ impl Laid {
 impl Tiling {
     pub(super) fn clear(&mut self) {
         self.spans.clear();
+        self.steady = true;
         self.is_laid = false;
         self.bound = 0;
     }
@@ -99,14 +102,14 @@ impl Tiling {
     }
 
     /// Adds a sequence, whose rows follow those of the one before; refuses one whose splits cannot be numbered.
-    pub(super) fn push(&mut self, schedule: &Schedule, span: Span) -> Result<(), PlanError> {
-        let splits = span.seq_len.div_ceil(schedule.split_tokens(span.queries)).max(1);
-        self.bound += u64::from(splits) * u64::from(span.queries);
+    pub(super) fn push(&mut self, span: Span) -> Result<(), PlanError> {
+        self.bound += u64::from(span.splits) * u64::from(span.queries);
         let limit = u64::from(u32::MAX) - 1;
         if self.bound > limit {
             return Err(PlanError::TooLarge { what: "splits", value: self.bound, limit });
         }
-        self.spans.push(Span { splits, ..span });
+        self.steady &= span.queries == 1 && self.laid.splits.get(self.spans.len()) == Some(&span.splits);
+        self.spans.push(span);
         Ok(())
     }
 
@@ -114,13 +117,11 @@ impl Tiling {
     pub(super) fn build<'a>(&mut self, schedule: &Schedule, block_size: u32, table: impl Fn(u32, u32) -> &'a [u32]) {
         let mut sharing = std::mem::take(&mut self.sharing);
         let same_tables = sharing.find(schedule, block_size, &self.spans, table);
-        let splits = self.spans.iter().map(|span| span.splits);
-        let decodes = self.spans.iter().all(|span| span.queries == 1);
-        if same_tables && decodes && splits.clone().eq(self.laid.splits.iter().copied()) {
+        if same_tables && self.steady && self.spans.len() == self.laid.splits.len() {
             self.lengthen(schedule, &sharing);
         } else {
             self.laid.clear();
-            self.laid.splits.extend(splits);
+            self.laid.splits.extend(self.spans.iter().map(|span| span.splits));
             for run in sharing.runs() {
                 self.push_shared(schedule, run.splits, run.spans);
             }

@@ -49,6 +49,7 @@ impl Group {
         Some(Self { layout, window, tables, states })
     }
 
+    #[inline]
     pub(super) fn state(&self, row: u32) -> &TableState {
         &self.states[row as usize]
     }
@@ -63,8 +64,28 @@ impl Group {
     }
 
     /// Columns of a row once its sequence has `len` tokens. A contiguous sequence owns its block before it has a token.
+    #[inline]
     pub(super) fn columns_at(&self, row: u32, len: u32) -> u32 {
-        self.layout.blocks_for(len).max(self.state(row).num_blocks)
+        let num_blocks = self.state(row).num_blocks;
+        // Mostly the last block has room, and a product is there sooner than a quotient.
+        if len <= self.tokens_of(num_blocks) { num_blocks } else { self.layout.blocks_for(len) }
+    }
+
+    /// The column of a position, found at once where it is the last one or behind it.
+    #[inline]
+    pub(super) fn column_of(&self, row: u32, position: u32) -> u32 {
+        let num_blocks = self.state(row).num_blocks;
+        let end = self.tokens_of(num_blocks);
+        if position >= end.saturating_sub(self.layout.block_size()) && position < end {
+            num_blocks - 1
+        } else {
+            position / self.layout.block_size()
+        }
+    }
+
+    /// Tokens for which so many columns have room. Below 2^31, for the last column begins below the longest sequence.
+    fn tokens_of(&self, columns: u32) -> u32 {
+        columns * self.layout.block_size()
     }
 
     /// Bytes of a token's share of a block.
@@ -73,6 +94,7 @@ impl Group {
     }
 
     /// The used columns of a row.
+    #[inline]
     pub(super) fn used(&self, row: u32) -> &[BlockId] {
         &self.tables.row(row)[..self.state(row).num_blocks as usize]
     }
@@ -117,9 +139,10 @@ impl Group {
     }
 
     /// The block that a sequence of `len` tokens owns already and writes into when it grows.
+    #[inline]
     pub(super) fn written_block(&self, row: u32, len: u32) -> Option<BlockId> {
         // Never a released one: the last token of a sequence is inside all windows.
-        self.used(row).get((len / self.layout.block_size()) as usize).copied()
+        self.used(row).get(self.column_of(row, len) as usize).copied()
     }
 
     /// Gives a new sequence the blocks that it owns before it has tokens.
@@ -161,12 +184,13 @@ impl Group {
         let Some(window) = self.window else {
             return false;
         };
-        let outside = window.given_back(len, self.layout.block_size());
-        let state = &mut self.states[row as usize];
+        let released = self.state(row).released;
         // Usually there is none.
-        if outside <= state.released {
+        if !window.leaves(len, self.tokens_of(released + 1)) {
             return false;
         }
+        let outside = window.given_back(len, self.layout.block_size());
+        let state = &mut self.states[row as usize];
         let columns = state.released as usize..outside as usize;
         let first = std::mem::replace(&mut state.released, outside) == 0;
         for entry in self.tables.row_mut(row)[columns].iter_mut().rev() {

@@ -6,7 +6,7 @@ use crate::blocks::manager::group::Group;
 use crate::blocks::manager::step::OpenStep;
 use crate::blocks::{BlockId, CacheManager, SeqId};
 use crate::error::ReserveError;
-use crate::plan::{BlockCopy, Counts, StepPlan, TableUpdate};
+use crate::plan::{BlockCopy, Counts, GroupPlan, StepPlan, TableUpdate};
 
 /// A sequence's part in the open step.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,20 @@ pub(super) struct Extension {
 /// What the open step does to one table of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// Columns before the step.
+    /// Columns before the step, and after it.
     pub(super) old_blocks: u32,
+    new_blocks: u32,
+    /// The column of the first new token.
+    written: u32,
     /// The block that was copied because the first new token goes into it. The sequence owns it until the commit.
     pub(super) source: Option<BlockId>,
+}
+
+impl Part {
+    /// Whether the new tokens go into the block that is there.
+    fn is_plain(&self) -> bool {
+        self.new_blocks == self.old_blocks && self.source.is_none()
+    }
 }
 
 /// What a request brings: how many tokens, and which if that is known.
@@ -115,9 +125,10 @@ impl CacheManager {
             let row = seq.index();
             for group in &self.groups {
                 let (table, new_blocks) = (group.state(row), group.columns_at(row, len));
+                let written = group.column_of(row, state.len);
                 let must_copy =
                     |&block: &BlockId| self.store.must_copy(block) || self.longer_one_leaves(block, state.len);
-                let source = group.written_block(row, state.len).filter(must_copy);
+                let source = group.used(row).get(written as usize).copied().filter(must_copy);
                 if let Some(source) = source {
                     // So that the last owner finds itself alone, and writes in place if it can.
                     self.store.leave(source);
@@ -125,7 +136,7 @@ impl CacheManager {
                 }
                 needed += u64::from(new_blocks - table.num_blocks);
                 updates += u64::from(new_blocks - table.uploaded) + u64::from(source.is_some());
-                self.step.parts.push(Part { old_blocks: table.num_blocks, source });
+                self.step.parts.push(Part { old_blocks: table.num_blocks, new_blocks, written, source });
             }
             tokens += u64::from(new_tokens);
             self.step.extensions.push(Extension { row, new_tokens });
@@ -157,10 +168,19 @@ impl CacheManager {
     /// The part of a step that cannot fail, since [`plan_extensions`](Self::plan_extensions) has counted the blocks.
     pub(super) fn take_blocks(&mut self, plan: &mut StepPlan) {
         let OpenStep { extensions, parts, .. } = &self.step;
+        let (plans, copies, clears) = plan.split();
         for (extension, parts) in extensions.iter().zip(parts.chunks_exact(self.groups.len())) {
             let len = self.sequences[extension.row as usize].len;
-            for (idx, (group, part)) in self.groups.iter_mut().zip(parts).enumerate() {
-                group.extend(extension, part, len, &mut self.store, idx, plan);
+            for ((group, part), plan) in self.groups.iter_mut().zip(parts).zip(&mut *plans) {
+                if part.is_plain() && !self.store.lists_clears() {
+                    group.append(extension, part, len, plan);
+                    continue;
+                }
+                group.take(extension.row, part, &mut self.store, copies);
+                if self.store.lists_clears() {
+                    group.list_clears(extension.row, part, len, &self.store, clears);
+                }
+                group.append(extension, part, len, plan);
             }
         }
         for (idx, group) in self.groups.iter().enumerate() {
@@ -170,52 +190,52 @@ impl CacheManager {
 }
 
 impl Group {
-    /// Gives a sequence of `len` tokens the blocks of its new ones, and writes the slots and what changes in the table.
-    fn extend(
-        &mut self,
-        extension: &Extension,
-        part: &Part,
-        len: u32,
-        store: &mut Store,
-        idx: usize,
-        plan: &mut StepPlan,
-    ) {
-        let block_size = self.layout.block_size();
-        let seq_len = len + extension.new_tokens;
-        let num_blocks = self.columns_at(extension.row, seq_len);
-        let base = self.tables.base(extension.row);
-        let state = &mut self.states[extension.row as usize];
-        let used = &mut self.tables.row_mut(extension.row)[..num_blocks as usize];
-        let written = len / block_size;
+    /// Gives a sequence the blocks of its new tokens, its own copy of a shared one included.
+    fn take(&mut self, row: u32, part: &Part, store: &mut Store, copies: &mut Vec<BlockCopy>) {
+        let state = &mut self.states[row as usize];
+        let used = &mut self.tables.row_mut(row)[..part.new_blocks as usize];
         if let Some(source) = part.source {
-            let target = &mut used[written as usize];
+            let target = &mut used[part.written as usize];
             store.allocate(std::slice::from_mut(target));
-            plan.copies.push(BlockCopy { source, target: *target });
+            copies.push(BlockCopy { source, target: *target });
             // Stays so after a rollback, for the device may have seen the copy's number.
-            state.uploaded = state.uploaded.min(written);
+            state.uploaded = state.uploaded.min(part.written);
         }
-        if num_blocks > part.old_blocks {
+        if part.new_blocks > part.old_blocks {
             store.allocate(&mut used[part.old_blocks as usize..]);
         }
-        if store.lists_clears() {
-            // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
-            let first = if len == 0 && part.source.is_none() { 0 } else { part.old_blocks };
-            let fresh = used[first as usize..].iter().copied();
-            plan.clears.extend(fresh.filter(|&block| store.needs_clear(block)));
-        }
-        state.num_blocks = num_blocks;
-        let plan = &mut plan.groups_mut()[idx];
-        for column in state.uploaded.max(state.released)..num_blocks {
+        state.num_blocks = part.new_blocks;
+    }
+
+    /// Lists what a sequence of `len` tokens was given and still holds what earlier owners left there.
+    fn list_clears(&self, row: u32, part: &Part, len: u32, store: &Store, clears: &mut Vec<BlockId>) {
+        // Besides the new blocks, the one that a contiguous sequence took when it was created, unless it is copied.
+        let first = if len == 0 && part.source.is_none() { 0 } else { part.old_blocks };
+        let fresh = self.used(row)[first as usize..].iter().copied();
+        clears.extend(fresh.filter(|&block| store.needs_clear(block)));
+    }
+
+    /// Writes the slots of new tokens behind the first `len`, and what changes in the table.
+    fn append(&self, extension: &Extension, part: &Part, len: u32, plan: &mut GroupPlan) {
+        let (row, block_size) = (extension.row, self.layout.block_size());
+        let (base, state, used) = (self.tables.base(row), self.state(row), self.used(row));
+        for column in state.uploaded.max(state.released)..part.new_blocks {
             plan.updates.push(TableUpdate { index: base + column, block: used[column as usize] });
         }
-        for position in len..seq_len {
-            plan.slots.push(self.layout.slot(used[(position / block_size) as usize], position));
+        // From block to block, which saves a quotient and a remainder for every token.
+        let (mut column, mut position, end) = (part.written, len, len + extension.new_tokens);
+        while position < end {
+            let first = column * block_size;
+            let next = (first + block_size).min(end);
+            // Blocks of the pool: their slots are below SKIP_SLOT.
+            let slot = used[column as usize].get() * block_size;
+            plan.slots.extend(slot + (position - first)..slot + (next - first));
+            (column, position) = (column + 1, next);
         }
     }
 
-    /// Takes back what [`extend`](Self::extend) gave, the last block first.
-    pub(super) fn shrink(&mut self, row: u32, part: &Part, len: u32, store: &mut Store) {
-        let written = len / self.layout.block_size();
+    /// Takes back what [`take`](Self::take) gave, the last block first.
+    pub(super) fn give_up(&mut self, row: u32, part: &Part, store: &mut Store) {
         let state = &mut self.states[row as usize];
         let used = &mut self.tables.row_mut(row)[..state.num_blocks as usize];
         for &block in used[part.old_blocks as usize..].iter().rev() {
@@ -223,7 +243,7 @@ impl Group {
         }
         state.num_blocks = part.old_blocks;
         if let Some(source) = part.source {
-            store.unallocate(std::mem::replace(&mut used[written as usize], source));
+            store.unallocate(std::mem::replace(&mut used[part.written as usize], source));
             store.stay(source);
         }
     }

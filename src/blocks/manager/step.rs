@@ -289,9 +289,8 @@ impl CacheManager {
         let _span = tracing::trace_span!("paged.rollback", step = self.step.number).entered();
         let OpenStep { extensions, parts, .. } = &self.step;
         for (extension, parts) in extensions.iter().zip(parts.chunks_exact(self.groups.len())).rev() {
-            let (row, len) = (extension.row, self.sequences[extension.row as usize].len);
             for (group, part) in self.groups.iter_mut().zip(parts).rev() {
-                group.shrink(row, part, len, &mut self.store);
+                group.give_up(extension.row, part, &mut self.store);
             }
         }
         self.step.close();

@@ -20,6 +20,11 @@ impl Window {
         self.outside(len.saturating_sub(self.slack), block_size)
     }
 
+    /// Whether a sequence of `len` tokens does without its first `tokens`, alike.
+    pub(super) fn leaves(&self, len: u32, tokens: u32) -> bool {
+        u64::from(len.saturating_sub(self.slack)) + 1 >= u64::from(self.keys) + u64::from(tokens)
+    }
+
     /// The shortest length at which `blocks` leading blocks are outside.
     pub(super) fn shortest(&self, blocks: u32, block_size: u32) -> u32 {
         // The length at which they were released is an upper bound.
