@@ -74,15 +74,14 @@ impl Groups {
         let (mut groups, mut dealt) = (Vec::new(), Vec::new());
         for (kind, layout) in layouts {
             let first = groups.len();
-            let mut number = 0;
-            for (layer, _) in layers.iter().enumerate().filter(|(_, layer)| layer.plain() == *kind) {
+            let own = layers.iter().enumerate().filter(|(_, layer)| layer.plain() == *kind);
+            for (number, (layer, _)) in (0_u32..).zip(own) {
                 let place = LayerPlace { group: first + (number / places) as usize, place: number % places };
                 if place.place == 0 {
                     groups.push(KvLayout { num_layers: 0, ..layout.clone() });
                 }
                 groups[place.group].num_layers += 1;
                 dealt.push((layer, place));
-                number += 1;
             }
         }
         dealt.sort_unstable_by_key(|&(layer, _)| layer);

@@ -299,7 +299,7 @@ impl Model {
         let len = chain.len() * self.block_size();
         let mut found = vec![chain.iter().cloned().map(Some).collect()];
         for group in 1..self.num_groups() {
-            if len % self.size(group) > 0 {
+            if !len.is_multiple_of(self.size(group)) {
                 return None;
             }
             let position = (len as u64).saturating_sub(self.options.window_slack().into());

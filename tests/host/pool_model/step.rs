@@ -83,7 +83,7 @@ impl Harness {
         for &(id, tokens) in requests.iter().filter(|&&(_, tokens)| tokens > 0) {
             let seq = model.seq(id).unwrap().clone();
             let mut sources = vec![None; model.num_groups()];
-            for group in 0..model.num_groups() {
+            for (group, copied) in sources.iter_mut().enumerate() {
                 let column = seq.len() as usize / model.size(group);
                 if let Some(&Some(block)) = seq.blocks[group].get(column) {
                     let owners = model.seqs.iter().filter(|seq| seq.has(block)).count();
@@ -95,7 +95,7 @@ impl Harness {
                         let target = taken.next().unwrap();
                         model.seq_mut(id).blocks[group][column] = Some(target);
                         model.step.as_mut().unwrap().copies.push((block, target));
-                        sources[group] = Some(block);
+                        *copied = Some(block);
                     }
                 }
                 let blocks = model.layout.groups()[group].blocks_for(seq.len() + tokens) as usize;
