@@ -58,7 +58,7 @@ const KEPT_STEPS: u64 = 16;
 /// A model whose layers differ in heads, widths or windows has one cache all the same, where its layers are described [one by
 /// one](crate::config::CacheConfig::of_layers): a step is begun once, and every layer is called by its number in the model.
 /// Appenders serve layers of one shape, attentions those of one shape and one window; each is made for a
-/// [layer](AttentionSpec::with_layer) that has them.
+/// [layer](super::AttentionSpec::with_layer) that has them.
 ///
 /// ```no_run
 /// # use wgpu_paged_attention::{blocks::{CacheManager, SeqId}, config::{CacheConfig, LayerKind}, gpu::*, wgpu};
