@@ -119,7 +119,7 @@ fn sequences_over_groups_go_out_and_come_back_also_into_a_pool_of_another_size()
     engine.manager.release(a).unwrap();
     engine.manager.reset_prefix_cache().unwrap();
     engine.poison_freed().unwrap();
-    let error = Snapshot::new(&[record.clone()], &host).unwrap_err();
+    let error = Snapshot::new(std::slice::from_ref(&record), &host).unwrap_err();
     assert_eq!(error, SnapshotError::Groups { groups: 4 });
 
     // Every place grows once, whichever of its layers is named first.
