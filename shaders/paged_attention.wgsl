@@ -299,20 +299,20 @@ fn serve(queries: ptr<function, TileQueries>, work: Work, served: Pass, member: 
 fn attend(header: StepHeader, work: Work, member: u32, lane: u32) {
     var queries: TileQueries;
     load_queries(&queries, header, work, member, lane);
-    let whole = find_pass(&queries, work.tile.num_members, 0u);
+    var served = find_pass(&queries, work.tile.num_members, 0u);
     // A split of which no query sees a key leaves no partial: the merge does not look for it.
-    if (whole.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
+    if (served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }
     var pass_idx = 0u;
     var passes = 1u;
     loop {
-        var served = whole;
-        if (pass_idx > 0u) { served = find_pass(&queries, work.tile.num_members, pass_idx); }
         let finite = serve(&queries, work, served, member, lane);
         if (TOKENS > 1u && pass_idx == 0u) {
             if (team_any(!finite, member, lane)) { passes = 1u + work.tile.num_members; }
         }
         continuing {
             pass_idx++;
+            // After the last pass for nothing: where it depended on that, Apple's compiler would take more registers.
+            served = find_pass(&queries, work.tile.num_members, pass_idx);
             break if pass_idx >= passes;
         }
     }

@@ -144,7 +144,7 @@ fn waiting<'a>(functions: &BTreeMap<&'a str, &'a str>) -> BTreeSet<&'a str> {
 /// Exits whose condition is the same in all lanes, as tint confirms: it comes from the query tile alone, or from what
 /// the lanes have agreed on.
 const TOGETHER: [&str; 4] = [
-    "if (whole.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }",
+    "if (served.end == 0u && work.tile.first_partial != NO_PARTIAL) { return; }",
     "if (first.x >= last.y && work.tile.first_partial != NO_PARTIAL) { return; }",
     "break if at >= served.end;",
     "break if pass_idx >= passes;",
