@@ -91,9 +91,9 @@ pub enum ConfigError {
         max_sequences: u32,
         /// Columns of the table.
         max_blocks_per_seq: u32,
-        /// Their product.
+        /// Their product, summed up over the groups of layers so far.
         entries: u64,
-        /// The most entries the table may have.
+        /// The most entries that all tables may have.
         limit: u64,
     },
     /// The cache would have more bytes than a `u64` can count.

@@ -204,13 +204,12 @@ impl KvLayout {
     /// The same cache with a pool of another size, which the caller has checked.
     pub(crate) fn with_num_blocks(&self, num_blocks: u32) -> Self {
         debug_assert!((1..=self.max_num_blocks).contains(&num_blocks));
-        Self { num_blocks, groups: self.resized_groups(num_blocks), ..self.clone() }
+        self.with_pool(num_blocks, self.max_num_blocks)
     }
 
     /// The same cache with a pool as large as another's, to compare what their blocks hold.
     pub(crate) fn with_pool_of(&self, other: &Self) -> Self {
-        let (num_blocks, max_num_blocks) = (other.num_blocks, other.max_num_blocks);
-        Self { num_blocks, max_num_blocks, groups: self.resized_groups(num_blocks), ..self.clone() }
+        self.with_pool(other.num_blocks, other.max_num_blocks)
     }
 
     /// Blocks of the largest pool of which one KV head fits a binding of `max_binding_bytes`, however many this one has.
@@ -233,9 +232,8 @@ impl KvLayout {
             let pairs = self.groups().iter().zip(other.groups());
             let differs = pairs.filter_map(|(ours, theirs)| ours.difference(theirs)).next();
             // Groups that are alike may have their layers in another order.
-            let order = || self.groups != other.groups && self.num_blocks == other.num_blocks;
             let layers = || ("layers", "dealt out in another way".to_owned(), "in their own order".to_owned());
-            return differs.or_else(|| order().then(layers));
+            return differs.or_else(|| (!self.has_layers_of(other)).then(layers));
         }
         let of = |it: &Self| {
             [

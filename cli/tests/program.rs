@@ -421,7 +421,8 @@ fn a_benchmark_writes_the_published_json() {
     for figure in figures {
         has_keys(figure, &["what", "measured", "limit", "samples"]);
         assert!(figure["measured"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");
-        assert_eq!((&figure["limit"], &figure["samples"]), (&json!(null), &json!(5)));
+        // Quotients over two neighbours of the 5 rounds.
+        assert_eq!((&figure["limit"], &figure["samples"]), (&json!(null), &json!(4)));
     }
     for word in ["adapter: ", "ceilings: ", "paged", "contiguous", "append", "decode"] {
         assert!(table.contains(word), "{word}: {table}");

@@ -19,7 +19,8 @@ pub enum BlockEvent {
         /// The key of the block before it; `None` for the first of a text.
         parent: Option<PrefixKey>,
     },
-    /// A block was reused or truncated away; it was the only one with this key, or a duplicate.
+    /// A block was reused or truncated away; it was the only one with this key in its group, a duplicate, or one of several that
+    /// end in one block of the first group.
     Removed {
         /// The block.
         block: BlockId,

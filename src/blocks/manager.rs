@@ -280,12 +280,12 @@ impl CacheManager {
         Ok(seq)
     }
 
-    /// Ends a sequence and gives back its blocks, the last one first, so that the start of its text is reused last. A
-    /// block with other owners stays theirs.
+    /// Ends a sequence and gives back its blocks, the last one first and those of all groups of layers side by side, so that
+    /// the start of its text is reused last. A block with other owners stays theirs.
     pub fn release(&mut self, seq: SeqId) -> Result<(), ManagerError> {
         self.idle(seq)?;
         let row = seq.index();
-        self.groups.iter().for_each(|group| group.give_back(row, 0, &mut self.store));
+        self.give_back(row, |_| 0);
         self.domains[row as usize] = None;
         let state = &mut self.sequences[row as usize];
         state.live = false;

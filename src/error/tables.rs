@@ -30,6 +30,18 @@ pub enum TableError {
         /// What the first is told.
         expected: u64,
     },
+    /// A block is written in one group of layers while another has it too: their rows are the same memory.
+    #[error(
+        "block {block} is written in group {group} and also stands in a table of group {other}; a block belongs to one group"
+    )]
+    SharedBlock {
+        /// The block.
+        block: u32,
+        /// The group that writes to it.
+        group: usize,
+        /// A group that writes to it as well, or may read it.
+        other: usize,
+    },
     /// Two arrays disagree about the number of sequences or tokens.
     #[error("{name} has {actual} elements instead of {expected}; make the arrays agree")]
     Length {

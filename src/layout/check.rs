@@ -27,9 +27,7 @@ impl CacheConfig {
             layouts.push((kind.kind, self.kind_layout(kind, places, self.block_size)));
         }
         self.level_blocks(&mut layouts)?;
-        for (_, layout) in &layouts {
-            check_table(layout)?;
-        }
+        check_tables(layouts.iter().map(|(_, layout)| layout))?;
         // Blocks are counted by the layers with the widest rows, whose block size is the configured one.
         let (_, widest) = layouts.iter().min_by_key(|(_, layout)| layout.block_size).expect("a kind of layers");
         let num_blocks = self.pool_blocks(widest)?;
@@ -70,6 +68,9 @@ impl CacheConfig {
                 });
             }
             self.check_layers()?;
+            // No window is `None`, never 0.
+            self.window.map_or(Ok(()), |window| check("window", window, u32::MAX.into()))?;
+            self.v_head_dim.map_or(Ok(()), |dim| check("v_head_dim", dim, MAX_HEAD_DIM.into()))?;
             kinds_of(&self.layers)
         };
         for Kind { kind, .. } in &kinds {
@@ -242,12 +243,18 @@ impl KvLayout {
     }
 }
 
-fn check_table(layout: &KvLayout) -> Result<(), ConfigError> {
-    let (max_sequences, max_blocks_per_seq) = (layout.max_sequences, layout.max_blocks_per_seq());
-    let entries = u64::from(max_sequences) * u64::from(max_blocks_per_seq);
-    if entries > MAX_TABLE_ENTRIES {
-        let limit = MAX_TABLE_ENTRIES;
-        return Err(ConfigError::TableTooLarge { max_sequences, max_blocks_per_seq, entries, limit });
+/// Refuses tables that have too many entries together; every kind of layers has one for each of its groups.
+fn check_tables<'a>(kinds: impl Iterator<Item = &'a KvLayout>) -> Result<(), ConfigError> {
+    let mut entries = 0;
+    for layout in kinds {
+        let (max_sequences, max_blocks_per_seq) = (layout.max_sequences, layout.max_blocks_per_seq());
+        // At most 16 groups of 2^32 sequences of 2^30 blocks.
+        let groups = u128::from(layout.num_layers.div_ceil(layout.layers_per_group));
+        entries += groups * u128::from(max_sequences) * u128::from(max_blocks_per_seq);
+        if entries > MAX_TABLE_ENTRIES.into() {
+            let (entries, limit) = (u64::try_from(entries).unwrap_or(u64::MAX), MAX_TABLE_ENTRIES);
+            return Err(ConfigError::TableTooLarge { max_sequences, max_blocks_per_seq, entries, limit });
+        }
     }
     Ok(())
 }

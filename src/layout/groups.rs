@@ -34,7 +34,8 @@ pub(super) struct Kind {
     pub(super) num_layers: u32,
 }
 
-/// The kinds of a model's layers, in the order in which groups come: those without a window, then by falling window.
+/// The kinds of a model's layers, in the order in which groups come: those without a window, then by falling window. Of more
+/// kinds than there may be groups, one more than these: they are refused.
 pub(super) fn kinds_of(layers: &[LayerKind]) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::new();
     for layer in layers {
@@ -42,6 +43,9 @@ pub(super) fn kinds_of(layers: &[LayerKind]) -> Vec<Kind> {
         match kinds.iter_mut().find(|known| known.kind == kind) {
             Some(known) => known.num_layers += 1,
             None => kinds.push(Kind { kind, num_layers: 1 }),
+        }
+        if kinds.len() > MAX_GROUPS {
+            break;
         }
     }
     kinds.sort_by_key(|kind| Reverse(kind.kind.window.map_or(u64::MAX, u64::from)));
@@ -88,8 +92,8 @@ impl Groups {
         Self { layouts: groups, places: dealt.into_iter().map(|(_, place)| place).collect() }
     }
 
-    pub(super) fn with_num_blocks(&self, num_blocks: u32) -> Self {
-        let layouts = self.layouts.iter().map(|layout| layout.with_num_blocks(num_blocks)).collect();
+    fn with_pool(&self, num_blocks: u32, max_num_blocks: u32) -> Self {
+        let layouts = self.layouts.iter().map(|layout| layout.with_pool(num_blocks, max_num_blocks)).collect();
         Self { layouts, places: self.places.clone() }
     }
 }
@@ -144,8 +148,15 @@ impl KvLayout {
     }
 
     /// The same cache with a pool of another size, in all groups.
-    pub(super) fn resized_groups(&self, num_blocks: u32) -> Option<Arc<Groups>> {
-        self.groups.as_ref().map(|groups| Arc::new(groups.with_num_blocks(num_blocks)))
+    pub(super) fn with_pool(&self, num_blocks: u32, max_num_blocks: u32) -> Self {
+        let groups = self.groups.as_ref().map(|groups| Arc::new(groups.with_pool(num_blocks, max_num_blocks)));
+        Self { num_blocks, max_num_blocks, groups, ..self.clone() }
+    }
+
+    /// Whether every layer is served in the group and place that it has in another cache.
+    pub(super) fn has_layers_of(&self, other: &Self) -> bool {
+        let places = |layout: &Self| layout.groups.as_ref().map(|groups| groups.places.clone());
+        self.num_layers == other.num_layers && places(self) == places(other)
     }
 }
 

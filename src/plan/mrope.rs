@@ -5,7 +5,7 @@ use crate::error::{PlanError, TableError};
 
 impl StepPlan {
     /// Sets three positions for every row, in time, height and width: what rotates K and the queries where the rotation has
-    /// [sections](crate::gpu::RotarySpec::with_sections). Call it once the step is planned and before it is begun; the next
+    /// [sections](crate::gpu::RotarySpec::with_sections); a rotation without them does not look at these. Call it once the step is planned and before it is begun; the next
     /// step has none until they are set again.
     ///
     /// `positions`: `[num_rows]`, in the order of [`positions`](Self::positions); Hugging Face's `position_ids` are the same

@@ -87,7 +87,8 @@ impl StepPlan {
     /// As [`plan_tables`](Self::plan_tables), with the tables of every group of layers, in the order of
     /// [`KvLayout::groups`]. All are of the same sequences with the same lengths and queries, and padding is padding in all.
     ///
-    /// Columns that left the window of their group may name any block of the pool.
+    /// Columns that left the window of their group may name any block of the pool. Otherwise a block belongs to one group: one
+    /// that is written in a group may stand in no table of another.
     pub fn plan_group_tables(&mut self, layout: &KvLayout, tables: &[RawTables<'_>]) -> Result<(), TableError> {
         if self.is_step_open() == Some(true) {
             return Err(TableError::StepOpen);
@@ -133,6 +134,54 @@ impl StepPlan {
             self.finish(idx, group.block_size(), &tables, first);
             self.groups_mut()[idx].tables = tables;
         }
+        self.check_apart(groups, raw)
+    }
+
+    /// Refuses a block that one group writes and another has in sight, and padding that is none in another group.
+    fn check_apart(&mut self, groups: &[KvLayout], raw: &[RawTables<'_>]) -> Result<(), TableError> {
+        if groups.len() == 1 {
+            return Ok(());
+        }
+        // The blocks that are written, each with its group.
+        let mut written = std::mem::take(&mut self.places);
+        written.clear();
+        let parts = &self.parts[..groups.len()];
+        let rows = parts.iter().map(|part| part.slots.len()).sum();
+        written.try_reserve(rows).map_err(|_| PlanError::HostMemory { rows: rows as u64 })?;
+        for (idx, (part, group)) in parts.iter().zip(groups).enumerate() {
+            let mut pairs = part.slots.iter().zip(&parts[0].slots);
+            if let Some(row) = pairs.position(|(&own, &first)| (own == SKIP_SLOT) != (first == SKIP_SLOT)) {
+                let [given, expected] = [part, &parts[0]].map(|part| u64::from(part.slots[row] == SKIP_SLOT));
+                return Err(TableError::UnlikeGroups { group: idx, what: "the padding", row, given, expected });
+            }
+            let slots = part.slots.iter().filter(|&&slot| slot != SKIP_SLOT);
+            written.extend(slots.map(|&slot| (slot / group.block_size(), idx as u32)));
+        }
+        written.sort_unstable();
+        written.dedup();
+        let shared = |block: u32, other: usize| {
+            let at = written.partition_point(|&(known, _)| known < block);
+            let mut groups = written[at..].iter().take_while(|&&(known, _)| known == block);
+            groups.find(|&&(_, group)| group as usize != other).map(|&(_, group)| TableError::SharedBlock {
+                block,
+                group: group as usize,
+                other,
+            })
+        };
+        for (other, (raw, group)) in raw.iter().zip(groups).enumerate() {
+            for seq in 0..raw.tables.num_seqs() {
+                let first_query = raw.tables.seq_len(group, seq).saturating_sub(raw.queries(seq));
+                let hidden = group.window().map_or(0, |window| (first_query + 1).saturating_sub(window));
+                let seen = raw.used(group, seq).iter().skip((hidden / group.block_size()) as usize);
+                if let Some(error) = seen.filter_map(|&block| shared(block, other)).next() {
+                    return Err(error);
+                }
+            }
+        }
+        if let Some(error) = written.iter().find_map(|&(block, group)| shared(block, group as usize)) {
+            return Err(error);
+        }
+        self.places = written;
         Ok(())
     }
 

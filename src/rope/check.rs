@@ -2,6 +2,10 @@
 
 use super::{RopeError, RopeParameters, RopeType};
 
+/// YaRN's, unless they are told: how often a pair turns that is kept, and one that is interpolated.
+pub(super) const BETA_FAST: f64 = 32.0;
+pub(super) const BETA_SLOW: f64 = 1.0;
+
 impl RopeParameters {
     /// The type, once [`check`] has passed.
     pub(super) fn rope_type(&self) -> RopeType {
@@ -74,7 +78,9 @@ fn check_values(it: &RopeParameters) -> Result<(), RopeError> {
     }
     check_number("factor", it.factor, |value| value >= 1.0, "at least 1, and finite")?;
     let names = ["low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast"];
-    let values = [it.low_freq_factor, it.high_freq_factor, it.beta_slow, it.beta_fast];
+    // Of YaRN's two one may be told, and the other is the usual.
+    let betas = [it.beta_slow.or(it.beta_fast.map(|_| BETA_SLOW)), it.beta_fast.or(it.beta_slow.map(|_| BETA_FAST))];
+    let values = [it.low_freq_factor, it.high_freq_factor, betas[0], betas[1]];
     for (names, values) in names.chunks(2).zip(values.chunks(2)) {
         if let (Some(low), Some(high)) = (values[0], values[1])
             && low >= high

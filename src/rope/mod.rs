@@ -34,7 +34,7 @@
 //! # Lengths
 //!
 //! Hugging Face works `dynamic` and `longrope` out anew as a batch grows, so that its bits depend on the batch. Here the length
-//! that the cache is made for decides once, as in vLLM, and all tokens are turned alike.
+//! that the cache is made for decides once, and all tokens are turned alike.
 //!
 //! # What is beside the rotation
 //!

@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use super::check::check_number;
+use super::check::{BETA_FAST, BETA_SLOW, check_number};
 use super::{Rope, RopeError, RopeModel, RopeParameters, RopeType};
 
 /// The base of models that do not tell theirs.
@@ -85,12 +85,21 @@ impl Scaling<'_> {
         (0..self.dims / 2).map(|i| base.powf(-2.0 * f64::from(i) / f64::from(self.dims))).collect()
     }
 
-    /// The longest text before it was stretched.
+    /// The longest text before it was stretched; that of the model where nothing else is told.
     fn original_len(&self) -> Result<f64, RopeError> {
+        self.original(self.model.max_position_embeddings)
+    }
+
+    /// The same, which has to be told.
+    fn told_original_len(&self) -> Result<f64, RopeError> {
+        self.original(None)
+    }
+
+    fn original(&self, otherwise: Option<u32>) -> Result<f64, RopeError> {
         const KEY: &str = "original_max_position_embeddings";
         let original =
             either(KEY, self.it.original_max_position_embeddings, self.model.original_max_position_embeddings)?;
-        let original = self.needed(KEY, original.or(self.model.max_position_embeddings))?;
+        let original = self.needed(KEY, original.or(otherwise))?;
         check_number(KEY, Some(original.into()), |original| original > 1.0, "greater than 1")?;
         Ok(original.into())
     }
@@ -105,12 +114,22 @@ impl Scaling<'_> {
 
     /// NTK-aware scaling (bloc97, emozilla 2023), for the longest sequence of the cache.
     fn dynamic(&self) -> Result<Vec<f64>, RopeError> {
-        let (factor, original) = (self.needed("factor", self.it.factor)?, self.original_len()?);
+        let factor = self.needed("factor", self.it.factor)?;
+        // Hugging Face divides by the longest text of the model, whatever it says of an original one.
+        let original = match self.model.max_position_embeddings {
+            Some(longest) => f64::from(longest),
+            None => self.original_len()?,
+        };
         let longest = f64::from(self.model.seq_len).max(original);
         let (dims, growth) = (f64::from(self.dims), factor * longest / original - (factor - 1.0));
         // One pair turns by 1 whatever the base.
         let power = if self.dims == 2 { 1.0 } else { dims / (dims - 2.0) };
-        Ok(self.of_base(self.theta * growth.powf(power)))
+        let base = self.theta * growth.powf(power);
+        if !base.is_finite() {
+            let expected = format!("so small that the base of {longest} tokens is finite");
+            return Err(RopeError::Value { key: "factor", value: factor.to_string(), expected });
+        }
+        Ok(self.of_base(base))
     }
 
     /// YaRN (Peng et al. 2023): pairs that turn often within the original length keep their frequencies, those that turn
@@ -120,7 +139,7 @@ impl Scaling<'_> {
         let factor = self.factor(original)?;
         // The pair that turns so often within the original length; pairs are no whole numbers here.
         let turning = |times: f64| dims * (original / (times * TAU)).ln() / (2.0 * self.theta.ln());
-        let (low, high) = (turning(it.beta_fast.unwrap_or(32.0)), turning(it.beta_slow.unwrap_or(1.0)));
+        let (low, high) = (turning(it.beta_fast.unwrap_or(BETA_FAST)), turning(it.beta_slow.unwrap_or(BETA_SLOW)));
         let whole = it.truncate.unwrap_or(true);
         let (low, high) = if whole { (low.floor(), high.ceil()) } else { (low, high) };
         let (low, high) = (low.max(0.0), high.min(dims - 1.0));
@@ -174,7 +193,7 @@ impl Scaling<'_> {
         let factor = self.needed("factor", self.it.factor)?;
         let low = self.needed("low_freq_factor", self.it.low_freq_factor)?;
         let high = self.needed("high_freq_factor", self.it.high_freq_factor)?;
-        let original = self.original_len()?;
+        let original = self.told_original_len()?;
         let scaled = |freq: f64| {
             // How often the pair turns within the original length, on a scale from `low` (0) to `high` (1).
             let kept = ((original * freq / TAU - low) / (high - low)).clamp(0.0, 1.0);

@@ -43,6 +43,13 @@ fn missing_and_needless_keys_are_refused_by_name() {
 }
 
 #[test]
+fn llama_3_is_told_what_it_was_stretched_from() {
+    let object = r#"{"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4}"#;
+    let said = refused(object, &model().with_max_position_embeddings(90));
+    assert!(said.starts_with("original_max_position_embeddings is missing, but rope type llama3"), "{said}");
+}
+
+#[test]
 fn values_that_cannot_be_are_refused_by_name() {
     let longrope = |short: &str, long: &str| {
         format!(
@@ -60,6 +67,14 @@ fn values_that_cannot_be_are_refused_by_name() {
             "partial_rotary_factor is 0.4; it must be a part of head_dim 8 that is an even number from 2 on, not 3",
         ),
         (r#"{"type": "yarn", "factor": 2, "beta_slow": -1}"#.to_owned(), "beta_slow is -1; it must be positive"),
+        (
+            r#"{"type": "yarn", "factor": 2, "beta_slow": 40}"#.to_owned(),
+            "beta_slow is 40, but beta_fast is 32; the first",
+        ),
+        (
+            r#"{"type": "dynamic", "factor": 1e300, "original_max_position_embeddings": 40}"#.to_owned(),
+            "factor is 1000000000",
+        ),
         (llama3.to_owned(), "low_freq_factor is 4, but high_freq_factor is 4; the first must be less"),
         (longrope("[1, 1, 1]", "[1, 1, 1, 1]"), "short_factor has 3 elements instead of 4"),
         (longrope("[1, 1, 1, 1]", "[]"), "long_factor has 0 elements instead of 4"),

@@ -20,7 +20,7 @@ pub struct SequenceRecord {
     /// that are imported together mean one shared block.
     pub blocks: Vec<Option<BlockId>>,
     /// The same in the other [groups](crate::layout::KvLayout::groups), if there are any.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub other_groups: Vec<Vec<Option<BlockId>>>,
     /// All tokens, where the prefix cache knows them.
     pub tokens: Option<Vec<u32>>,

@@ -161,17 +161,14 @@ impl Group {
         store.retain_all(self.owned(to));
     }
 
-    /// Gives back the blocks of a row from column `first` on, the last one first.
-    pub(super) fn give_back(&self, row: u32, first: u32, store: &mut Store) {
-        for &block in self.used(row)[first as usize..].iter().rev().filter(|&&block| block != RELEASED) {
-            store.give_back(block);
-        }
+    /// The columns of a row that a sequence cut to `len` tokens keeps: a contiguous one has its block in any case.
+    pub(super) fn kept(&self, row: u32, len: u32) -> u32 {
+        self.layout.blocks_for(len).max(self.first_blocks()).min(self.state(row).num_blocks)
     }
 
-    /// Keeps the columns of the first `len` tokens, and the block that a contiguous sequence has in any case.
-    pub(super) fn cut(&mut self, row: u32, len: u32, store: &mut Store) {
-        let keep = self.layout.blocks_for(len).max(self.first_blocks()).min(self.state(row).num_blocks);
-        self.give_back(row, keep, store);
+    /// Forgets the columns past the first `len` tokens, which were given back.
+    pub(super) fn cut(&mut self, row: u32, len: u32) {
+        let keep = self.kept(row, len);
         let state = self.state_mut(row);
         state.num_blocks = keep;
         state.released = state.released.min(keep);

@@ -215,7 +215,11 @@ impl CacheManager {
         };
         // In an open step the copy of a shared block has no ids yet, and may never get any.
         let open = self.step.is_open() && state.step == self.step.number;
-        let part = self.step.extensions().nth(state.part as usize).filter(|(part, _)| open && part.row == row);
+        let part = self
+            .step
+            .extensions(self.groups.len())
+            .nth(state.part as usize)
+            .filter(|(part, _)| open && part.row == row);
         let copied = part.and_then(|(_, parts)| parts[0].source).map(|source| (state.len / block_size, source));
         for (column, within, ids) in pieces(state.known, ids, block_size) {
             let block = self.block_of(row, column, copied);

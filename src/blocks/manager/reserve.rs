@@ -91,7 +91,7 @@ impl CacheManager {
         let longer = |(extension, parts): (&Extension, &[Part])| {
             parts.iter().any(|part| part.source == Some(block)) && self.sequences[extension.row as usize].len > len
         };
-        self.store.pool().leaving(block) > 0 && self.step.extensions().any(longer)
+        self.store.pool().leaving(block) > 0 && self.step.extensions(self.groups.len()).any(longer)
     }
 
     /// Checks the requests and writes everything of the step that can fail; takes no block.

@@ -1,7 +1,9 @@
 //! Sequences that share blocks: forks, and cuts into what is shared.
 
 use crate::blocks::manager::Sequence;
+use crate::blocks::manager::group::Group;
 use crate::blocks::{CacheManager, RELEASED, SeqId};
+use crate::config::MAX_GROUPS;
 use crate::error::ManagerError;
 
 impl CacheManager {
@@ -59,7 +61,8 @@ impl CacheManager {
             }
             self.withdraw(seq.index(), column);
         }
-        self.groups.iter_mut().for_each(|group| group.cut(seq.index(), len, &mut self.store));
+        self.give_back(seq.index(), |group| group.kept(seq.index(), len));
+        self.groups.iter_mut().for_each(|group| group.cut(seq.index(), len));
         self.change_tables(seq.index());
         if let Some(late) = &mut self.late {
             late.cut(seq.index(), len);
@@ -71,6 +74,27 @@ impl CacheManager {
         state.registered = state.registered.min(full);
         state.found = state.found.min(full);
         Ok(())
+    }
+
+    /// Gives back the blocks of a row behind those that each group keeps, the last one first and that of the first group last
+    /// where several end alike: the others are found by it.
+    pub(super) fn give_back(&mut self, row: u32, kept: impl Fn(&Group) -> u32) {
+        let (mut first, mut left) = ([0; MAX_GROUPS], [0; MAX_GROUPS]);
+        for (idx, group) in self.groups.iter().enumerate() {
+            (first[idx], left[idx]) = (kept(group), group.state(row).num_blocks);
+        }
+        let end = |idx: usize, columns: u32| u64::from(columns) * u64::from(self.groups[idx].layout.block_size());
+        let last = |left: &[u32]| {
+            let more = (0..self.groups.len()).filter(|&idx| left[idx] > first[idx]);
+            more.max_by_key(|&idx| (end(idx, left[idx]), idx))
+        };
+        while let Some(idx) = last(&left) {
+            left[idx] -= 1;
+            let block = self.groups[idx].used(row)[left[idx] as usize];
+            if block != RELEASED {
+                self.store.give_back(block);
+            }
+        }
     }
 
     /// Ends the registration of a column of the first group, and of those of the others that end in it. Blocks of these that

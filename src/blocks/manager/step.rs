@@ -28,10 +28,9 @@ impl OpenStep {
         self.open.load(Ordering::Relaxed) != 0
     }
 
-    /// The extensions, each with its parts; those of a step that has closed are of no meaning.
-    pub(super) fn extensions(&self) -> impl Iterator<Item = (&Extension, &[Part])> {
-        let groups = self.parts.len() / self.extensions.len().max(1);
-        self.extensions.iter().zip(self.parts.chunks_exact(groups.max(1)))
+    /// The extensions, each with its parts, one for each of `num_groups`; those of a step that has closed are of no meaning.
+    pub(super) fn extensions(&self, num_groups: usize) -> impl Iterator<Item = (&Extension, &[Part])> {
+        self.extensions.iter().zip(self.parts.chunks_exact(num_groups.max(1)))
     }
 
     /// Blocks that are copied, and let go by the sequences that write when the step is committed.

@@ -144,14 +144,16 @@ impl AttentionSpec {
 
     /// Refuses a spec that lets a query see more keys than a layer's blocks are kept for.
     pub(crate) fn check_window(&self, layer: u32, layout: &KvLayout) -> Result<(), SpecError> {
-        let Some(kept) = layout.window() else { return Ok(()) };
+        // A contiguous sequence keeps all that it has.
+        let Some(kept) = layout.window().filter(|_| layout.paged()) else { return Ok(()) };
         let given = match self.window {
             Some(window) if window <= kept => return Ok(()),
             Some(window) => format!("is {window}"),
             None => "is not set".to_owned(),
         };
         let problem = format!(
-            "{given}, but layer {layer} keeps {kept} keys of a sequence, and blocks before them may be others'; make the spec              with_window({kept}) or less, or the cache with a wider one"
+            "{given}, but layer {layer} keeps {kept} keys of a sequence, and blocks before them may be \
+             others'; make the spec with_window({kept}) or less, or the cache with a wider one"
         );
         Err(SpecError::new("window", problem))
     }

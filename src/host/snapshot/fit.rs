@@ -26,8 +26,9 @@ impl Snapshot {
     /// hold zeros.
     ///
     /// # Errors
-    /// [`SnapshotError::Mismatch`] for a cache of another model or format, [`SnapshotError::Groups`], [`SnapshotError::TooManySequences`],
-    /// [`SnapshotError::TooLong`], [`SnapshotError::TooManyBlocks`], [`SnapshotError::HostMemory`].
+    /// [`SnapshotError::Mismatch`] for a cache of another model or format, [`SnapshotError::Groups`],
+    /// [`SnapshotError::TooManySequences`], [`SnapshotError::TooLong`],
+    /// [`SnapshotError::TooManyBlocks`], [`SnapshotError::HostMemory`].
     pub fn fit(&self, layout: &KvLayout) -> Result<(Vec<SequenceRecord>, HostBlocks), SnapshotError> {
         if layout.num_groups() > 1 {
             return Err(SnapshotError::Groups { groups: layout.num_groups() });

@@ -79,8 +79,9 @@ impl Snapshot {
     /// A snapshot of sequences that were exported, and of the blocks that they name.
     ///
     /// # Errors
-    /// [`SnapshotError::Groups`] for sequences of a cache with several groups of layers, [`SnapshotError::NotHeld`] if a block is missing, [`SnapshotError::Record`] for a record that contradicts itself or
-    /// another one, [`SnapshotError::HostMemory`].
+    /// [`SnapshotError::Groups`] for sequences of a cache with several groups of layers, [`SnapshotError::NotHeld`] if a block
+    /// is missing, [`SnapshotError::Record`] for a record that contradicts itself or another one,
+    /// [`SnapshotError::HostMemory`].
     pub fn new(records: &[SequenceRecord], blocks: &HostBlocks) -> Result<Self, SnapshotError> {
         let shape = *blocks.shape();
         if blocks.num_groups() > 1 {

@@ -186,5 +186,11 @@ fn a_cache_of_other_groups_is_told_apart() {
     assert_eq!(difference(&[kind; 2]), Some("num_groups"));
     assert_eq!(difference(&[kind.with_window(8), kind]), Some("layers"));
     assert_eq!(ours.difference(&ours.with_num_blocks(50)), None);
+    // A pool that may grow, and one that is larger than either could.
+    let grown = ours.with_pool(ours.num_blocks(), 2 * ours.max_num_blocks());
+    assert_eq!(grown.difference(&ours), None);
+    assert_eq!(grown.with_pool_of(&ours), ours);
+    let turned = layout(&[kind.with_window(8), kind]);
+    assert_eq!(grown.difference(&turned).map(|(name, ..)| name), Some("layers"));
     assert_eq!(KvDtype::default(), ours.kv_dtype());
 }

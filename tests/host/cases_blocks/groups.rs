@@ -1,9 +1,9 @@
 //! Layers of unlike kinds in one pool: every group has its own tables, and all live and die with their sequence.
 
-use wgpu_paged_attention::blocks::{BlockId, CacheManager, Domain, ManagerOptions, RELEASED, SeqId};
+use wgpu_paged_attention::blocks::{BlockId, CacheManager, Domain, ManagerOptions, RELEASED, SeqId, SequenceRecord};
 use wgpu_paged_attention::config::{CacheConfig, LayerKind};
 use wgpu_paged_attention::error::{ManagerError, ReserveError, TableError};
-use wgpu_paged_attention::plan::{RawTables, Schedule, StepPlan, Tables};
+use wgpu_paged_attention::plan::{Append, RawTables, Schedule, StepPlan, Tables};
 
 use crate::cases_blocks::engine::Engine;
 
@@ -98,6 +98,42 @@ fn a_plan_has_slots_and_updates_of_every_group_and_rows_once() {
     let error = plan.plan_group_tables(&layout, &[raw[0], other]).unwrap_err();
     assert_eq!(error, TableError::UnlikeGroups { group: 1, what: "the length", row: 0, given: 42, expected: 41 });
     assert_eq!((plan.num_rows(), plan.groups().len()), (0, 1));
+}
+
+#[test]
+fn a_block_that_two_groups_name_is_refused() {
+    let layout = engine(ALIKE, 20, &ManagerOptions::default()).cache.layout().clone();
+    let mut plan = StepPlan::new(Schedule::default());
+    let of = |table: &'static [u32], append| RawTables {
+        append,
+        ..RawTables::new(Tables::Dense { block_table: table, max_blocks: 3, seq_lens: &[41] })
+    };
+    let append = Append::Slots(&[35]);
+    let shared = |block, group, other| Err(TableError::SharedBlock { block, group, other });
+    let mut plan_of = |first, second| plan.plan_group_tables(&layout, &[first, second]);
+    // One table for both, a block that the other group still sees, and one that left its window.
+    assert_eq!(plan_of(of(&[0, 1, 2], append), of(&[0, 1, 2], append)), shared(2, 1, 0));
+    assert_eq!(plan_of(of(&[0, 1, 2], append), of(&[3, 2, 5], Append::Slots(&[82]))), shared(2, 0, 1));
+    assert_eq!(plan_of(of(&[0, 1, 2], append), of(&[2, 4, 5], Append::Slots(&[82]))), Ok(()));
+    // What is only read may be shared, for nothing is lost by it.
+    let none = Append::Slots(&[-1]);
+    assert_eq!(plan_of(of(&[0, 1, 2], none), of(&[0, 1, 2], none)), Ok(()));
+    let unlike = TableError::UnlikeGroups { group: 1, what: "the padding", row: 0, given: 1, expected: 0 };
+    assert_eq!(plan_of(of(&[0, 1, 2], append), of(&[3, 4, 5], none)), Err(unlike));
+}
+
+#[test]
+fn the_start_of_a_text_is_given_back_last_in_all_groups() {
+    let kind = LayerKind::new(1, 8);
+    let config = CacheConfig::of_layers(&[kind, kind.with_window(300)]).with_num_blocks(9);
+    let layout = config.with_max_seq_len(320).layout().unwrap();
+    let mut it = Engine { cache: CacheManager::new(&layout).unwrap(), plan: StepPlan::new(Schedule::default()) };
+    let seq = it.sequence(40);
+    assert_eq!(tables(&it, seq), [vec![0, 1, 2], vec![3, 4, 5]]);
+    it.cache.truncate(seq, 20).unwrap();
+    it.cache.release(seq).unwrap();
+    let free: Vec<u32> = it.cache.free_blocks().map(BlockId::get).collect();
+    assert_eq!(free, [6, 7, 8, 5, 2, 4, 1, 3, 0]);
 }
 
 #[test]
@@ -213,9 +249,12 @@ fn records_hold_the_blocks_of_every_group() {
     twice.other_groups[0][4] = twice.blocks[4];
     let block = BlockId::new(4).unwrap();
     assert_eq!(it.cache.import_sequences(&[twice]), Err(ManagerError::SharedRecord { record: 0, other: 0, block }));
-    // Records of one group are as they were.
+    // Records that do not speak of groups are read as those of one.
     let mut one = Engine::caching(8);
     let (seq, _) = one.text(&text(20), &Domain::default());
-    let written = serde_json::to_string(&one.cache.export_sequence(seq).unwrap()).unwrap();
-    assert!(!written.contains("other_groups"), "{written}");
+    let record = one.cache.export_sequence(seq).unwrap();
+    let written = serde_json::to_string(&record).unwrap();
+    let older = written.replace(r#""other_groups":[],"#, "");
+    assert_ne!(older, written);
+    assert_eq!(serde_json::from_str::<SequenceRecord>(&older).unwrap(), record);
 }

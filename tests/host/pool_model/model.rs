@@ -204,17 +204,19 @@ impl Model {
         }
     }
 
-    /// Takes the blocks of a sequence away that its first `len` tokens do not need, the last one first, group by group; a
-    /// contiguous one keeps `least`.
+    /// Takes the blocks of a sequence away that its first `len` tokens do not need, those that end last first and those of the
+    /// first group last; a contiguous one keeps `least`.
     pub fn cut_blocks(&mut self, id: SeqId, len: u32, least: usize) {
+        let mut cut = Vec::new();
         for group in 0..self.num_groups() {
             let keep = (self.layout.groups()[group].blocks_for(len) as usize).max(least);
-            while self.seq_mut(id).blocks[group].len() > keep {
-                if let Some(block) = self.seq_mut(id).blocks[group].pop().unwrap() {
-                    self.free_unowned(block);
-                }
-            }
+            let size = self.size(group);
+            let blocks = &mut self.seq_mut(id).blocks[group];
+            let gone = blocks.split_off(keep.min(blocks.len()));
+            cut.extend((keep + 1..).zip(gone).map(|(columns, block)| (columns * size, group, block)));
         }
+        cut.sort_unstable_by_key(|&(end, group, _)| std::cmp::Reverse((end, group)));
+        cut.into_iter().filter_map(|(.., block)| block).for_each(|block| self.free_unowned(block));
     }
 
     /// Tells the newest `count` tokens of a sequence from all others. Where more commits than agreed wait for ids, the oldest
