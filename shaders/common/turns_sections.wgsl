@@ -6,7 +6,7 @@
 
 var<private> turns: vec3<u32>;
 
-// Behind the last words of the step. The host has seen that there are rotations for all of them.
+// The three positions follow the last rows. The host checks that the table of rotations covers them.
 fn begin_turns(header: StepHeader, token: u32) {
     let at = header.last_rows_base + header.num_last_rows + 3u * token;
     turns = vec3<u32>(step[at], step[at + 1u], step[at + 2u]) * PAIRS;

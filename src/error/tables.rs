@@ -25,9 +25,9 @@ pub enum TableError {
         what: &'static str,
         /// The sequence; 0 where it is their number.
         row: usize,
-        /// What the group is told.
+        /// The value that the caller gives for this group.
         given: u64,
-        /// What the first is told.
+        /// The value that the caller gives for the first group.
         expected: u64,
     },
     /// A block is written in one group of layers while another has it too: their rows are the same memory.

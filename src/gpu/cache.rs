@@ -236,7 +236,7 @@ impl KvCache {
         &self.groups
     }
 
-    /// The pools of all places, cut by the KV heads of the first group: blocks as a whole, whoever has them.
+    /// The pools of all places, for kernels that handle whole blocks; the first group's KV heads say how they are cut.
     pub(super) fn places(&self) -> &[Vec<HeadShard>] {
         &self.groups[0].places
     }

@@ -155,8 +155,8 @@ impl KvLayout {
 
     /// Whether every layer is served in the group and place that it has in another cache.
     pub(super) fn has_layers_of(&self, other: &Self) -> bool {
-        let places = |layout: &Self| layout.groups.as_ref().map(|groups| groups.places.clone());
-        self.num_layers == other.num_layers && places(self) == places(other)
+        let [ours, theirs] = [self, other].map(|layout| layout.groups.as_ref().map(|groups| &groups.places));
+        self.num_layers == other.num_layers && ours == theirs
     }
 }
 

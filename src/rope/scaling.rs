@@ -85,17 +85,9 @@ impl Scaling<'_> {
         (0..self.dims / 2).map(|i| base.powf(-2.0 * f64::from(i) / f64::from(self.dims))).collect()
     }
 
-    /// The longest text before it was stretched; that of the model where nothing else is told.
-    fn original_len(&self) -> Result<f64, RopeError> {
-        self.original(self.model.max_position_embeddings)
-    }
-
-    /// The same, which has to be told.
-    fn told_original_len(&self) -> Result<f64, RopeError> {
-        self.original(None)
-    }
-
-    fn original(&self, otherwise: Option<u32>) -> Result<f64, RopeError> {
+    /// The longest text that the model was trained for before its context was extended. Where neither the object nor the model
+    /// has that number, this is `otherwise`, or it is missing.
+    fn original_len(&self, otherwise: Option<u32>) -> Result<f64, RopeError> {
         const KEY: &str = "original_max_position_embeddings";
         let original =
             either(KEY, self.it.original_max_position_embeddings, self.model.original_max_position_embeddings)?;
@@ -118,7 +110,7 @@ impl Scaling<'_> {
         // Hugging Face divides by the longest text of the model, whatever it says of an original one.
         let original = match self.model.max_position_embeddings {
             Some(longest) => f64::from(longest),
-            None => self.original_len()?,
+            None => self.original_len(None)?,
         };
         let longest = f64::from(self.model.seq_len).max(original);
         let (dims, growth) = (f64::from(self.dims), factor * longest / original - (factor - 1.0));
@@ -135,7 +127,8 @@ impl Scaling<'_> {
     /// YaRN (Peng et al. 2023): pairs that turn often within the original length keep their frequencies, those that turn
     /// seldom are interpolated, and between them lies a ramp.
     fn yarn(&self) -> Result<(Vec<f64>, f64), RopeError> {
-        let (it, original, dims) = (self.it, self.original_len()?, f64::from(self.dims));
+        let (it, original, dims) =
+            (self.it, self.original_len(self.model.max_position_embeddings)?, f64::from(self.dims));
         let factor = self.factor(original)?;
         // The pair that turns so often within the original length; pairs are no whole numbers here.
         let turning = |times: f64| dims * (original / (times * TAU)).ln() / (2.0 * self.theta.ln());
@@ -160,7 +153,7 @@ impl Scaling<'_> {
     /// LongRoPE (Ding et al. 2024): every pair has a factor of its own, one for texts up to the original length and one for
     /// longer ones. The longest sequence of the cache decides.
     fn longrope(&self) -> Result<(Vec<f64>, f64), RopeError> {
-        let (it, original) = (self.it, self.original_len()?);
+        let (it, original) = (self.it, self.original_len(self.model.max_position_embeddings)?);
         let is_long = f64::from(self.model.seq_len) > original;
         let pairs = self.dims as usize / 2;
         let mut chosen: &[f64] = &[];
@@ -193,7 +186,7 @@ impl Scaling<'_> {
         let factor = self.needed("factor", self.it.factor)?;
         let low = self.needed("low_freq_factor", self.it.low_freq_factor)?;
         let high = self.needed("high_freq_factor", self.it.high_freq_factor)?;
-        let original = self.told_original_len()?;
+        let original = self.original_len(None)?;
         let scaled = |freq: f64| {
             // How often the pair turns within the original length, on a scale from `low` (0) to `high` (1).
             let kept = ((original * freq / TAU - low) / (high - low)).clamp(0.0, 1.0);

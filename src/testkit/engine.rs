@@ -13,6 +13,7 @@ use crate::formats::round_rows;
 use crate::gpu::{
     AppendIo, AppendSpec, Appender, Attention, AttentionIo, AttentionSpec, ClearValue, DeviceProfile, KvCache, Step,
 };
+use crate::layout::KvLayout;
 use crate::plan::StepPlan;
 use crate::reference::{Heads, QueryRow, Scoring, attend, compare};
 
@@ -76,6 +77,34 @@ pub(super) fn row(part: Part, layer: u32, token: u32, position: u32, len: u32) -
     let seed = u64::from(token) << 32 | u64::from(position) << 8 | u64::from(layer) << 4 | part as u64;
     let mut rng = StdRng::seed_from_u64(seed);
     (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()
+}
+
+/// What the attention of the last of `tokens` should give in a layer of this layout and number, from what it stored of them.
+pub(super) fn expected_output(
+    layout: &KvLayout,
+    number: u32,
+    tokens: &[u32],
+    num_q_heads: u32,
+    window: Option<u32>,
+) -> Vec<f64> {
+    let num_kv_heads = layout.num_kv_heads();
+    let stored = |part, dim: u32| -> Vec<Vec<f32>> {
+        let rows = (0..).zip(tokens).map(|(at, &token)| {
+            let mut values = row(part, number, token, at, num_kv_heads * dim);
+            round_rows(layout.kv_dtype(), dim as usize, &mut values);
+            values
+        });
+        rows.collect()
+    };
+    let (dim, v_dim) = (layout.head_dim() as usize, layout.v_head_dim() as usize);
+    let (k, v) = (stored(Part::K, layout.head_dim()), stored(Part::V, layout.v_head_dim()));
+    let heads = Heads { v_head_dim: v_dim, ..Heads::new(num_q_heads as usize, num_kv_heads as usize, dim) };
+    let position = tokens.len() - 1;
+    let q = row(Part::Q, number, tokens[position], position as u32, num_q_heads * layout.head_dim());
+    let scoring = Scoring { window, ..Scoring::new(1.0 / (dim as f64).sqrt()) };
+    let key = |at: usize, head: usize| &k[at][head * dim..][..dim];
+    let value = |at: usize, head: usize| &v[at][head * v_dim..][..v_dim];
+    attend(&heads, &scoring, &q, QueryRow::newest(tokens.len()), key, value).output
 }
 
 impl TestEngine {
@@ -299,31 +328,8 @@ impl TestEngine {
 
     /// What the attention of the token at `position` should give in a layer.
     pub fn expected(&self, seq: SeqId, position: u32, layer: u32) -> Vec<f64> {
-        let layout = self.cache.layout();
         let tokens = &self.tokens[&seq][..=position as usize];
-        let stored = |part, dim: u32| -> Vec<Vec<f32>> {
-            let rows = (0..).zip(tokens).map(|(at, &token)| {
-                let mut values = row(part, layer, token, at, layout.num_kv_heads() * dim);
-                round_rows(layout.kv_dtype(), dim as usize, &mut values);
-                values
-            });
-            rows.collect()
-        };
-        let (dim, v_dim) = (layout.head_dim() as usize, layout.v_head_dim() as usize);
-        let (k, v) = (stored(Part::K, layout.head_dim()), stored(Part::V, layout.v_head_dim()));
-        let heads =
-            Heads { v_head_dim: v_dim, ..Heads::new(self.num_q_heads() as usize, layout.num_kv_heads() as usize, dim) };
-        let q = row(Part::Q, layer, tokens[position as usize], position, self.num_q_heads() * layout.head_dim());
-        let scoring = Scoring::new(1.0 / (dim as f64).sqrt());
-        attend(
-            &heads,
-            &scoring,
-            &q,
-            QueryRow::newest(tokens.len()),
-            |at, head| &k[at][head * dim..][..dim],
-            |at, head| &v[at][head * v_dim..][..v_dim],
-        )
-        .output
+        expected_output(self.cache.layout(), layer, tokens, self.num_q_heads(), None)
     }
 
     /// Holds the outputs of a step's tokens, given by their positions, against the oracle.

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::engine::{Part, Request, StepIo, row};
+use super::engine::{Part, Request, StepIo, expected_output, row};
 use super::{Gpu, SENTINEL, ScenarioVariant, Tolerances, Verdict};
 use crate::blocks::{BlockId, CacheManager, ManagerOptions, RELEASED, SeqId};
 use crate::config::{CacheConfig, KvDtype, LayerKind};
-use crate::formats::round_rows;
 use crate::gpu::{AppendSpec, Appender, Attention, AttentionSpec, ClearValue, DeviceProfile, KvCache, Step};
 use crate::layout::KvLayout;
 use crate::plan::{StepPlan, TableUpdate};
-use crate::reference::{Heads, QueryRow, Scoring, attend, compare};
+use crate::reference::compare;
 
 const Q_HEADS: u32 = 4;
 
@@ -244,22 +243,7 @@ impl LayerEngine {
     fn expected(&self, seq: SeqId, position: u32, layer: u32) -> Vec<f64> {
         let (group, number) = (group_of(self.cache.layout(), layer), self.numbers[layer as usize]);
         let tokens = &self.tokens[&seq][..=position as usize];
-        let stored = |part, dim: u32| -> Vec<Vec<f32>> {
-            let rows = (0..).zip(tokens).map(|(at, &token)| {
-                let mut values = row(part, number, token, at, group.num_kv_heads() * dim);
-                round_rows(group.kv_dtype(), dim as usize, &mut values);
-                values
-            });
-            rows.collect()
-        };
-        let (dim, v_dim) = (group.head_dim() as usize, group.v_head_dim() as usize);
-        let (k, v) = (stored(Part::K, group.head_dim()), stored(Part::V, group.v_head_dim()));
-        let heads = Heads { v_head_dim: v_dim, ..Heads::new(Q_HEADS as usize, group.num_kv_heads() as usize, dim) };
-        let q = row(Part::Q, number, tokens[position as usize], position, Q_HEADS * group.head_dim());
-        let scoring = Scoring { window: group.window(), ..Scoring::new(1.0 / (dim as f64).sqrt()) };
-        let key = |at: usize, head: usize| &k[at][head * dim..][..dim];
-        let value = |at: usize, head: usize| &v[at][head * v_dim..][..v_dim];
-        attend(&heads, &scoring, &q, QueryRow::newest(tokens.len()), key, value).output
+        expected_output(group, number, tokens, Q_HEADS, group.window())
     }
 }
 

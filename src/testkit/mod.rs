@@ -42,7 +42,7 @@ pub use draw::{Drawn, StepForm, draw, draw_form, draws_in_a_round};
 pub use engine::{Request, StepIo, TestEngine};
 pub use gpu::{Gpu, GpuOptions};
 pub use layers::{LayerEngine, LayerFault, StepOutcome, layer_config, layer_kinds, layer_story};
-pub use rotation::{RotationFault, RotationScenario, Turn};
+pub use rotation::{BLANK, RotationFault, RotationScenario, Turn};
 pub use scenario::Tolerances;
 pub use scenario::{Fault, Outcome, Scenario, ScenarioSpec, ScenarioVariant, Verdict};
 pub use skip::{REQUIRE_ADAPTER, published_log, setting, skip, test_device, test_device_with};

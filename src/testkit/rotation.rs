@@ -20,8 +20,8 @@ use crate::gpu::{AppendIo, AppendSpec, AttentionSpec, IoFormat, KvCache};
 use crate::layout::KvLayout;
 use crate::plan::{Append, RawTables, StepPlan, Tables};
 
-/// What stands where nobody wrote.
-const BLANK: u32 = 0x1234_5678;
+/// A word that a buffer of outputs holds until a kernel writes it.
+pub const BLANK: u32 = 0x1234_5678;
 const BLOCK_SIZE: u32 = 4;
 const MAX_SEQ_LEN: u32 = 64;
 

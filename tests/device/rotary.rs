@@ -12,13 +12,11 @@ use wgpu_paged_attention::gpu::{
 };
 use wgpu_paged_attention::plan::{Append, RawTables, StepPlan, Tables};
 use wgpu_paged_attention::reference::{Rotary, compare, inverse_frequencies, rotate};
-use wgpu_paged_attention::testkit::{Gpu, RotationFault, RotationScenario, Turn, round_io};
+use wgpu_paged_attention::testkit::{BLANK, Gpu, RotationFault, RotationScenario, Turn, round_io};
 use wgpu_paged_attention::wgpu;
 
 const STYLES: [RotaryStyle; 2] = [RotaryStyle::Interleaved, RotaryStyle::HalfSplit];
 const IO_FORMATS: [IoFormat; 2] = [IoFormat::F32, IoFormat::F16];
-/// What stands where nobody wrote.
-const BLANK: u32 = 0x1234_5678;
 
 /// The usual step, from f32, with whatever rotation.
 fn case(format: KvDtype, head_dim: u32, v_head_dim: u32) -> RotationScenario {
